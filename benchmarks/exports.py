@@ -121,7 +121,7 @@ def made(name: str, work: Path, arguments: argparse.Namespace) -> dict[str, Any]
         rows[kind] = {"AP": metrics[AP], "AP50": metrics[f"{AP}@.50IOU"], "bytes": size, "report": report["stages"]}
         files.append(path)
     timings = work / f"{name}-times.json"
-    settings = ("--rounds", arguments.rounds, "--threads", arguments.threads, "--json", timings)
+    settings = ("--rounds", arguments.rounds, "--threads", arguments.threads, "--out", timings)
     boxwright("benchmark", folder, *files, "--batch", 1, "--batch", 8, *settings)
     rows["times"] = json.loads(timings.read_text())
     return rows

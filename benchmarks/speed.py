@@ -39,7 +39,7 @@ def rows_of(preset: str, given: argparse.Namespace) -> list[Row]:
             # Torchvision's is the first, which the others are compared with.
             command = [sys.executable, "-m", "boxwright", "benchmark", f"torchvision:{theirs}"]
             command += ["--compare", f"preset:{preset}", "--device", given.device, "--threads", str(given.threads)]
-            command += ["--rounds", str(given.rounds), "--json", str(numbers), *(["--train"] if what == "step" else [])]
+            command += ["--rounds", str(given.rounds), "--out", str(numbers), *(["--train"] if what == "step" else [])]
             command += [word for batch in batches for word in ("--batch", str(batch))]
             subprocess.run(command, check=True)
             measured = json.loads(numbers.read_text())

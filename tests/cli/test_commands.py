@@ -26,6 +26,14 @@ def run(*arguments: object, status: int = 0) -> str:
     return captured.get() + result.output
 
 
+def run_json(*arguments: object) -> str:
+    """Return what a command prints to standard output alone."""
+    with console.capture():
+        result = RUNNER.invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
 def train(config: Path, model_dir: Path, steps: int, *more: object) -> str:
     words = ("--config", config, "--model_dir", model_dir, "--num_train_steps", steps, "--workers", 0)
     return run("train", *words, *more)
@@ -86,9 +94,9 @@ def test_train_evaluate_predict(
     output = run(
         "evaluate", "--model_dir", model_dir, "--out", tmp_path / "eval", "--set", "eval_config.num_visualizations=3"
     )
-    last = output.strip().splitlines()[-1].split()
-    assert last[0] == "AP"
-    assert last[2] == "AP50"
+    words = output.strip().splitlines()[-2].split()
+    assert (words[0], words[2]) == ("AP", "AP50")
+    assert output.strip().splitlines()[-1] == f"next: boxwright predict IMAGES --model_dir {model_dir}"
     metrics = json.loads((tmp_path / "eval" / "metrics.json").read_text())
     assert "DetectionBoxes_PerformanceByCategory/mAP/circle" in metrics
     assert len(list((tmp_path / "eval" / "pictures").glob("*.png"))) == 3
@@ -102,6 +110,13 @@ def test_train_evaluate_predict(
     rows = json.loads((tmp_path / "p" / "detections.json").read_text())
     assert {row["category_name"] for row in rows} <= {"circle", "square", "triangle", "star"}
     assert kept == ["evaluate", "predict"]
+    words = (images[0], "--model_dir", model_dir, "--out", tmp_path / "q", "--min_score", 0)
+    first = [row for row in rows if row["image_id"] == 0]
+    assert json.loads(run_json("predict", *words, "--json")) == first
+    assert run("predict", *words, "--quiet") == ""
+    words = ("--model_dir", model_dir, "--out", tmp_path / "e", "--set", "eval_config.num_visualizations=1")
+    printed = json.loads(run_json("evaluate", *words, "--json", "--quiet"))
+    assert printed == json.loads((tmp_path / "e" / "metrics.json").read_text())
 
 
 def test_convert_and_inspect(shapes_data: Path, tmp_path: Path) -> None:
@@ -112,7 +127,12 @@ def test_convert_and_inspect(shapes_data: Path, tmp_path: Path) -> None:
     output = run("inspect", tmp_path / "v", "--sheet", tmp_path / "sheet.png", "--pictures", 5)
     assert "12 images" in output
     assert "suspicious boxes: " in output
+    assert output.splitlines()[-1] == f"next: boxwright train {tmp_path / 'v'}"
     assert (tmp_path / "sheet.png").stat().st_size > 1000
+    counts = json.loads(run_json("inspect", tmp_path / "v", "--sheet", tmp_path / "sheet.png", "--json"))
+    assert counts["images"] == 12
+    assert sum(size["images"] for size in counts["sizes"]) == 12
+    assert set(counts["boxes"]) <= {"circle", "square", "triangle", "star"}
 
 
 @pytest.mark.slow_cases("which1")
@@ -184,7 +204,8 @@ def test_weights_go_to_tensorflow_and_come_back(mobilenet_config: Path, shapes_d
     assert {path.name for path in out.iterdir()} >= {"ckpt-2.index", "checkpoint", "pipeline.config", "label_map.pbtxt"}
     ours = run("evaluate", "--model_dir", tmp_path / "m", "--out", tmp_path / "e1", "--workers", "0")
     theirs = run("evaluate", "--checkpoint", out / "ckpt-2", "--out", tmp_path / "e2", "--workers", "0")
-    assert ours.splitlines()[-1] == theirs.splitlines()[-1]
+    assert ours.splitlines()[-2] == theirs.splitlines()[-2]
+    assert ours.splitlines()[-2].startswith("AP ")
     assert (tmp_path / "e1" / "detections.json").read_text() == (tmp_path / "e2" / "detections.json").read_text()
     images = shapes_data / "voc" / "JPEGImages"
     run("predict", images, "--checkpoint", out, "--out", tmp_path / "p", "--min_score", "0")
@@ -233,7 +254,8 @@ def test_options_are_spelled_one_way_and_explained() -> None:
     assert len(options) >= 70
     for command, option in options:
         for flag in (*option.opts, *option.secondary_opts):
-            assert "-" not in flag.lstrip("-"), f"{command} {flag}"
+            # The options that install a shell's completion have the names that all programs of Typer's give them.
+            assert "-" not in flag.lstrip("-") or flag.endswith("-completion"), f"{command} {flag}"
         if option.name != "help":
             assert option.help, f"{command} {option.name}"
 

@@ -14,7 +14,7 @@ import typer.main
 
 from boxwright.cli.main import app
 from tests import forked
-from tests.cli.test_commands import run
+from tests.cli.test_commands import run, run_json
 
 
 def next_of(output: str) -> str:
@@ -66,7 +66,7 @@ def test_before_training(small_config: Path, shapes_data: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_what_programs_read_has_no_such_line(small_config: Path) -> None:
-    assert json.loads(run("doctor", small_config, "--no_steps", "--json"))
+    assert json.loads(run_json("doctor", small_config, "--no_steps", "--json"))
     assert "next" not in run("config", "show", small_config)
 
 

@@ -184,7 +184,7 @@ def test_center_nets_know_the_persons_keypoints(name: str) -> None:
 def test_an_unknown_preset_is_told_with_the_closest(tmp_path: Path) -> None:
     path = tmp_path / "my.config"
     path.write_text('# mine\n\npreset: "ssd_mobilnet_v2_fpnlite_320"\n')
-    with pytest.raises(ConfigError, match=r"my.config:3:1: preset: .*did you mean ssd_mobilenet_v2_fpnlite_320 or "):
+    with pytest.raises(ConfigError, match=r"my.config:3:1: preset: .*did you mean ssd_mobilenet_v2_fpnlite_320\?"):
         load_config(path)
     with pytest.raises(ConfigError, match=r"^preset: there is none named .*efficientdet_d"):
         load_config("preset:efficientdet_d9")

@@ -98,7 +98,7 @@ def test_two_videos_have_tracks_of_their_own(video: Path, tmp_path: Path) -> Non
 
 def test_tables(photos: Path, video: Path, tmp_path: Path) -> None:
     """All three in one run have the same boxes; COCO's own reader reads the data set."""
-    settings = PredictionSettings(json=True, coco=True, csv=True, frames=6, pictures=False)
+    settings = PredictionSettings(as_json=True, coco=True, csv=True, frames=6, pictures=False)
     predict(find_blobs, find_sources([str(photos), str(video)]), tmp_path / "out", settings)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "coco.json",

@@ -20,7 +20,8 @@ from boxwright.nn.preprocessing import PixelScaling
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
-from boxwright.weights.published import find_published, nearest_published, published_for, published_weights
+from boxwright.weights.find_weights import find_weights
+from boxwright.weights.published import explain_unknown, find_published, published_for, published_weights
 from tests.config.test_preset import ZOO
 
 ALL = published_weights()
@@ -252,11 +253,30 @@ def test_activations_differ_from_files_names() -> None:
 
 def test_names_are_found_and_suggested() -> None:
     assert find_published("dfine_s_coco") is None
-    assert nearest_published("dfine_s_coco")[0] == "d_fine_s_coco"
+    assert explain_unknown("dfine_s_coco", "no such run") == "dfine_s_coco: no such run; did you mean d_fine_s_coco?"
+    assert explain_unknown("model/run", "no such run") == "model/run: no such run"
     backbone = find_published("resnet50_torchvision")
     assert backbone is not None
     with pytest.raises(bw.CheckpointError, match="resnet50_torchvision: a backbone's weights"):
         backbone.configuration()
+
+
+def test_a_preset_is_told_from_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `bw.load`, the commands' --model, a configuration's fine_tune_checkpoint and `weights info` alike."""
+    monkeypatch.chdir(tmp_path)
+    published = (
+        "ssd_mobilenet_v2_320 is a preset, a network without weights; its published weights are "
+        'ssd_mobilenet_v2_320_coco17: bw.load("ssd_mobilenet_v2_320_coco17"), or --model ssd_mobilenet_v2_320_coco17'
+    )
+    with pytest.raises(bw.CheckpointError) as loaded:
+        bw.load("ssd_mobilenet_v2_320")
+    assert str(loaded.value) == published
+    with pytest.raises(bw.CheckpointError) as named:
+        find_weights("ssd_mobilenet_v2_320")
+    assert str(named.value) == published
+    nothing = "none are published for it; train one: boxwright train DATA --model refinedet320_vgg16_voc"
+    with pytest.raises(bw.CheckpointError, match=f"is a preset, a network without weights; {nothing}"):
+        bw.load("refinedet320_vgg16_voc")
 
 
 def test_a_team_has_a_table_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

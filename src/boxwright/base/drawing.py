@@ -244,7 +244,8 @@ def _place_captions(canvas: Image.Image, captions: Sequence[tuple[Corners, Image
     for corners, label in reversed(captions):
         places = _caption_places(canvas, corners, label)
         overlaps = (places[:, None, :2] < taken[None, :, 2:]) & (places[:, None, 2:] > taken[None, :, :2])
-        free = np.flatnonzero(~overlaps.all(axis=2).any(axis=1))
+        covered = np.any(np.all(overlaps, axis=2), axis=1)
+        free = np.flatnonzero(~covered)
         if len(free):
             place = places[free[0]]
             canvas.paste(label, (int(place[0]), int(place[1])))

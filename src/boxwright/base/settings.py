@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.nearest import did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -70,8 +70,7 @@ def with_options(settings: S, options: Mapping[str, Any], what: str, others: Seq
     known = [*names, *others]
     for name in options:
         if name not in names:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"
+            hint = did_you_mean(name, known, f"it has {', '.join(known)}")
             raise ConfigError(f"{what} has no option {name!r}{hint}")
     kinds = get_type_hints(type(settings))
     if "device" in options:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from boxwright.base.errors import ConfigError
 from boxwright.cli.benchmarking.settings import BenchmarkSettings
-from boxwright.cli.console import console, count_progress
-from boxwright.cli.options import require_checkpoint, source_path
+from boxwright.cli.console import console, count_progress, print_json
+from boxwright.cli.options import JsonOption, require_checkpoint, source_path
 from boxwright.config.preset import PREFIX
 from boxwright.runtime.formats import EXPORTS
 
@@ -53,7 +53,9 @@ def benchmark_command(
             "side; random weights. May be repeated.",
         ),
     ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write all numbers to this file, as JSON.")] = None,
+    *,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure latency and images per second, from images to detections, in interleaved rounds of one process."""
     from boxwright.cli.benchmarking.contenders import open_contenders, time_contenders
@@ -64,6 +66,8 @@ def benchmark_command(
     if len(set(names)) < len(names):
         raise ConfigError("the same model is named twice")
     for name in names:
+        if as_json and name.endswith(".json"):
+            raise ConfigError(f"--json prints all numbers; to write them to a file: --out {name}")
         if not (name.endswith((".config", *EXPORTS)) or name.startswith(("torchvision:", PREFIX))):
             require_checkpoint(source_path(name))
     contenders = open_contenders(names, settings)
@@ -79,8 +83,11 @@ def benchmark_command(
     console.print(f"{max(before, after):.1f} processes ran on each core, {threads} threads, {settings.rounds} rounds")
     if busy or busy_after:
         console.print("the machine is busy: trust ratios and CPU time, not milliseconds")
-    if json_path is not None:
-        _write(json_path, timings, counted, settings.threads, (before, after))
+    numbers = _numbers(timings, counted, settings.threads, (before, after))
+    if as_json:
+        print_json(numbers)
+    if out is not None:
+        _write(out, numbers)
 
 
 def _pictures(paths: list[Path]) -> Pictures:
@@ -116,15 +123,15 @@ def _print(timings: Sequence[Timing], counted: dict[str, ModelCosts], counted_at
         )
 
 
-def _write(
-    path: Path, timings: Sequence[Timing], counted: dict[str, ModelCosts], threads: int, loads: tuple[float, float]
-) -> None:
+def _numbers(
+    timings: Sequence[Timing], counted: dict[str, ModelCosts], threads: int, loads: tuple[float, float]
+) -> dict[str, Any]:
+    """Return all that was measured, and where, for JSON."""
     import platform
 
-    from boxwright.base.files import write_whole
     from boxwright.runtime.optional import installed_versions
 
-    content = {
+    return {
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
         "versions": installed_versions("boxwright", "torch", "onnxruntime", "openvino", "ai-edge-litert"),
         "threads": threads,
@@ -132,5 +139,10 @@ def _write(
         "facts": {name: asdict(network_facts) for name, network_facts in counted.items()},
         "timings": [timing.to_dict() for timing in timings],
     }
-    write_whole(path, json.dumps(content, indent=1) + "\n")
+
+
+def _write(path: Path, numbers: dict[str, Any]) -> None:
+    from boxwright.base.files import write_whole
+
+    write_whole(path, json.dumps(numbers, indent=1) + "\n")
     console.print(f"all numbers: {path}", markup=False)

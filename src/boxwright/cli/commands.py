@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
-from boxwright.cli.options import PlainCommand, with_settings
+from boxwright.cli.help import USAGE_ERROR, PlainCommand, PlainGroup, exit_with_usage_error
+from boxwright.cli.options import with_quiet, with_settings
 
 # Name to the module and function (or command group) in this package, and the help line.
 COMMANDS = {
@@ -43,32 +43,44 @@ COMMANDS = {
 }
 # Other programs' names of commands.
 _ALIASES = {"val": "evaluate", "detect": "predict"}
-_WIDTH = max(map(len, COMMANDS))
+# Commands that print a description, and nothing else.
+_DESCRIPTIONS = ("models", "replay")
 
 
-class Commands(TyperGroup):
-    """The commands by name or alias; an unknown name lists them all."""
+class Commands(PlainGroup):
+    """The commands by name or alias."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002  # Click's signature
+        **options: Any,
+    ) -> Any:
+        """Run a command and exit with its status; print an error in its words as one line."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **options)
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **options)
+        except USAGE_ERROR as error:
+            exit_with_usage_error(error)
+        except typer.Abort:  # what older releases of Typer make of Ctrl-C
+            raise KeyboardInterrupt from None
+        raise SystemExit(status if isinstance(status, int) else 0)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in help order."""
         return list(COMMANDS)
 
+    def accepted_names(self, ctx: Any) -> list[str]:
+        """Return the names and aliases."""
+        return [*COMMANDS, *_ALIASES]
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of a name or alias; None if it is unknown."""
         name = _ALIASES.get(cmd_name, cmd_name)
         return load_command(name) if name in COMMANDS else None
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command and its arguments; fail with a list of commands if the name is unknown."""
-        name = args[0]
-        # With underscores, so that exporter-main-v2 is known, too.
-        normal = ctx.token_normalize_func(name) if ctx.token_normalize_func else name
-        if not name.startswith("-") and not {name, normal} & {*COMMANDS, *_ALIASES}:
-            close = difflib.get_close_matches(name, [*COMMANDS, *_ALIASES], n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            lines = [f"  {known:{_WIDTH}}  {line}" for known, (_, line) in COMMANDS.items()]
-            ctx.fail("\n".join([f"no command {name!r}{hint} The commands:", *lines]))
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and help lines, without importing the commands."""
@@ -86,5 +98,6 @@ def load_command(name: str) -> Any:
         return get_command(command)
     # Completion would add two options to each command's help, and Rich's help would cut long names of options.
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(name, cls=PlainCommand, short_help=line)(with_settings(command))
+    described = with_settings(command)
+    app.command(name, cls=PlainCommand, short_help=line)(described if name in _DESCRIPTIONS else with_quiet(described))
     return get_command(app)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from boxwright.cli.console import console, show_progress
+from boxwright.cli.options import JsonOption
 from boxwright.report.settings import ReportSettings
 
 
@@ -16,6 +17,8 @@ def compare_command(
     first: Annotated[Path, typer.Argument(help="The folder of an evaluation (`boxwright evaluate --out`).")],
     second: Annotated[Path, typer.Argument(help="The folder of another, on the same images.")],
     out: Annotated[Path, typer.Option("--out", help="The page's folder.")] = Path("comparison"),
+    *,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare two evaluations: is the difference of AP more than chance, and which objects were gained and lost?"""
     from boxwright.report.compare import write_comparison
@@ -25,6 +28,8 @@ def compare_command(
     if sources[0].problem:
         console.print(f"no pictures: {sources[0].problem}", markup=False)
     comparison = write_comparison(sources, out, settings, show_progress)
+    if as_json:
+        print((out / "comparison.json").read_text(encoding="utf-8"), end="")
     for row in comparison.metrics:
         change = row.difference
         console.print(

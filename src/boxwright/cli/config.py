@@ -11,7 +11,7 @@ import typer
 
 from boxwright.base.errors import ConfigError
 from boxwright.cli.console import console, errors, importing, suggest
-from boxwright.cli.options import PlainCommand
+from boxwright.cli.help import PlainCommand, PlainGroup
 
 if TYPE_CHECKING:
     from boxwright.config.field import Field
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _SHOWN = 6
 app = typer.Typer(
     name="config",
+    cls=PlainGroup,
     help="Show, check and explain configurations.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )

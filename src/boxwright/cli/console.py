@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
@@ -22,6 +23,28 @@ if TYPE_CHECKING:
 console = Console(highlight=False, soft_wrap=True, emoji=False)
 errors = Console(highlight=False, soft_wrap=True, emoji=False, stderr=True)
 T = TypeVar("T")
+
+
+def reset_output() -> None:
+    """Print everything to standard output, as a command does without `--json` and `--quiet`."""
+    console.stderr, console.quiet = False, False
+
+
+def print_json_only(value: bool) -> bool:  # noqa: FBT001  # an option's value, as Typer hands it over
+    """Leave standard output to JSON if `--json` is given: everything else goes to standard error."""
+    console.stderr = value
+    return value
+
+
+def print_problems_only(value: bool) -> bool:  # noqa: FBT001  # as above
+    """Print nothing but warnings, errors and JSON if `--quiet` is given."""
+    console.quiet = value
+    return value
+
+
+def print_json(content: Any) -> None:
+    """Print a command's result for programs to standard output."""
+    print(json.dumps(content, indent=1, ensure_ascii=False))
 
 
 def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
@@ -102,8 +125,11 @@ class LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line."""
-        mark = "warning: " if record.levelno >= logging.WARNING else ""
-        console.print(f"{mark}{record.getMessage()}", markup=False)
+        if record.levelno < logging.WARNING:
+            console.print(record.getMessage(), markup=False)
+        else:
+            # A quiet console would swallow it.
+            (errors if console.quiet else console).print(f"warning: {record.getMessage()}", markup=False)
 
 
 def show_log() -> None:

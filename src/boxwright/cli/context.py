@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from boxwright.cli.console import console
-from boxwright.cli.options import PlainCommand, with_settings
+from boxwright.cli.help import PlainCommand, PlainGroup
+from boxwright.cli.options import with_quiet, with_settings
 from boxwright.inference.settings import ContextSettings
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="context",
+    cls=PlainGroup,
     help="Write records for Context R-CNN: each image with features of the others that its camera took.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
@@ -127,4 +128,4 @@ def _report(job: ContextJob, written: list[ContextFileCounts]) -> None:
         )
 
 
-app.command("build", cls=PlainCommand)(with_settings(build))
+app.command("build", cls=PlainCommand)(with_quiet(with_settings(build)))

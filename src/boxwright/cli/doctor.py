@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,11 +12,9 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder
 from boxwright.base.read_settings import LABELS_ARE, ReadSettings, parse_label_convention
 from boxwright.base.settings import name_device, setting
-from boxwright.cli.console import console, errors, suggest, track_progress
+from boxwright.cli.console import console, print_json, print_json_only, suggest, track_progress
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from boxwright.training.preflight.examine import Depth
     from boxwright.training.preflight.records import Finding, Progress
 
@@ -31,7 +27,9 @@ class DoctorSettings:
 
     checkpoint: str = setting("", "Weights to start from; default: fine_tune_checkpoint.")
     full: bool = setting(False, "Read all samples, not only 1000, and 10,000 image files, of each set.")
-    as_json: bool = setting(False, "Print a JSON list of findings instead of a table.", flags=("--json",))
+    as_json: bool = setting(
+        False, "Print the findings as JSON; everything else goes to standard error.", flags=("--json",)
+    )
     steps: bool = setting(True, "Try training steps, for memory and speed.")
     workers: int = setting(1, "Processes that prepare samples.", least=0)
     labels_are: str = setting("", LABELS_ARE)
@@ -73,27 +71,21 @@ def doctor_command(
         raise ConfigError("--ignore_exif, --allow_paths_outside and --labels_are are for data, not a configuration")
     from boxwright.training.preflight.examine import Depth
 
+    print_json_only(settings.as_json)
     depth = Depth(0, 0, 0) if settings.full else Depth()
     findings: list[Finding] = []
-
-    def progress(what: str, items: Iterable[int]) -> Iterable[int]:
-        # With --json, the output is nothing but JSON.
-        return items if settings.as_json else track_progress(what, items)
-
     if _is_configuration(config):
-        findings += _examine_configuration(config, changes or [], settings, depth, progress)
+        findings += _examine_configuration(config, changes or [], settings, depth, track_progress)
     else:
-        findings += _examine_data(config, _reading(settings, reading), depth, progress)
+        findings += _examine_data(config, _reading(settings, reading), depth, track_progress)
     fatal = any(finding.verdict == "fatal" for finding in findings)
     if settings.as_json:
-        console.print_json(json.dumps([asdict(finding) for finding in findings]))
+        print_json([asdict(finding) for finding in findings])
     else:
         _print(findings)
     if fix is not None:
-        _fix(
-            (config, _reading(settings, reading)), changes or [], fix, progress, errors if settings.as_json else console
-        )
-    elif not settings.as_json:
+        _fix((config, _reading(settings, reading)), changes or [], fix)
+    else:
         _suggest_next(config, changes, fatal=fatal)
     raise typer.Exit(int(fatal and fix is None))
 
@@ -154,7 +146,7 @@ def _examine_data(data: Path, reading: dict[str, Any], depth: Depth, progress: P
     return findings
 
 
-def _fix(data: tuple[Path, dict[str, Any]], changes: list[str], out: Path, progress: Progress, to: Console) -> None:
+def _fix(data: tuple[Path, dict[str, Any]], changes: list[str], out: Path) -> None:
     """Write repaired data, and print what was fixed."""
     from boxwright.data.open_dataset import open_recognized
     from boxwright.data.recognize import recognize
@@ -171,13 +163,13 @@ def _fix(data: tuple[Path, dict[str, Any]], changes: list[str], out: Path, progr
         held_out = build_dataset(readers[0], "eval_input_reader", train.categories) if readers else None
     else:
         train, held_out = open_recognized(recognize(path, **reading), masks=True)
-    done = repair(train, held_out, out, progress)
+    done = repair(train, held_out, out, track_progress)
     for what, count in done.counts.items():
-        to.print(f"{what}: {count} ({', '.join(done.examples[what])})", markup=False)
+        console.print(f"{what}: {count} ({', '.join(done.examples[what])})", markup=False)
     if not done.has_masks:
-        to.print("only boxes are written: not every object has an outline", markup=False)
-    to.print(f"fixed data: {done.folder}", markup=False)
-    to.print(f"next: boxwright init {done.folder}", markup=False)
+        console.print("only boxes are written: not every object has an outline", markup=False)
+    console.print(f"fixed data: {done.folder}", markup=False)
+    suggest("init", done.folder)
 
 
 def _suggest_next(config: Path, changes: list[str] | None, *, fatal: bool) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.settings import setting
 from boxwright.cli.console import ap_line, console, importing, print_evaluation, show_progress, suggest
-from boxwright.cli.options import CheckpointOption, require_checkpoint
+from boxwright.cli.options import CheckpointOption, JsonOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.report.settings import ReportSettings
@@ -19,21 +21,9 @@ if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
     from boxwright.weights.open_model import Configuration
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--pipeline_config_path",
-        "--config",
-        help="The configuration with eval_config and eval_input_reader; default: the checkpoint's own.",
-    ),
-]
 Out = Annotated[
     Path | None,
     typer.Option("--out", help="Folder for metrics.json, detections.json and pictures; default: eval in the run's."),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Change the configuration, as in --set eval_config.num_visualizations=50."),
 ]
 Report = Annotated[
     Path | None,
@@ -42,6 +32,23 @@ Report = Annotated[
         help="Write a page into this folder that shows why AP is what it is (boxwright report does so later).",
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfiguration:
+    """The configuration to evaluate with, and its changes; `boxwright evaluate` has an option for each."""
+
+    pipeline_config_path: Path | None = setting(
+        None,
+        "The configuration with eval_config and eval_input_reader; default: the checkpoint's own.",
+        flags=("--pipeline_config_path", "--config"),
+    )
+    changes: tuple[str, ...] = setting(
+        (), "Change the configuration, as in --set eval_config.num_visualizations=50.", flags=("--set",)
+    )
+
+
+_OWN = EvaluationConfiguration()
 
 
 def print_watched(step: int, evaluation: Evaluation | None, text: str) -> None:
@@ -58,36 +65,40 @@ def evaluate_command(
     waiting: WatchSettings,
     reporting: ReportSettings,
     model_dir: CheckpointOption,
-    pipeline_config_path: Config = None,
+    configuration: EvaluationConfiguration = _OWN,
     out: Out = None,
-    set_: Set = None,
     report: Report = None,
+    *,
+    as_json: JsonOption = False,
 ) -> None:
     """Compute the metrics of eval_config.metrics_set (COCO's unless set) and the losses; draw detections beside truth."""
     if waiting.watch:
         if report is not None:
             raise ConfigError("--report is of one evaluation; evaluate without --watch")
-        if pipeline_config_path is None:
+        if as_json:
+            raise ConfigError("--json is of one evaluation; --watch writes a metrics.json for each")
+        if configuration.pipeline_config_path is None:
             raise ConfigError("--watch starts before any checkpoint exists: add --pipeline_config_path")
         if settings.runtime not in (AUTO, TORCH):
             raise ConfigError(f"--runtime {settings.runtime}: --watch evaluates each checkpoint in PyTorch; remove it")
         from boxwright.evaluation.watch import watch
 
-        config = _configuration(model_dir, pipeline_config_path, set_ or []).message
+        config = _configuration(model_dir, configuration).message
         prepare_inference(tf32=settings.tf32)
         watch(config, model_dir, out or model_dir, settings, waiting, print_watched)
         return
-    folder = _evaluate(model_dir, pipeline_config_path, out, set_ or [], settings)
+    folder = _evaluate(model_dir, configuration, out, settings)
     if report is not None:
         from boxwright.cli.report import print_report
         from boxwright.report.sources import source_of_evaluation
 
         print_report(source_of_evaluation(folder), report, reporting)
+    if as_json:
+        print((folder / "metrics.json").read_text(encoding="utf-8"), end="")
+    suggest("predict", "IMAGES", "--model_dir", model_dir)
 
 
-def _evaluate(
-    model_dir: Path, config_path: Path | None, out: Path | None, changes: list[str], settings: EvaluationSettings
-) -> Path:
+def _evaluate(model_dir: Path, chosen: EvaluationConfiguration, out: Path | None, settings: EvaluationSettings) -> Path:
     """Evaluate once; write and print the result, and return its folder."""
     # Before the imports below, which take seconds.
     require_checkpoint(model_dir)
@@ -100,7 +111,7 @@ def _evaluate(
         from boxwright.weights.open_model import output_folder, require_adjustable
 
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
-    configuration = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
+    configuration = _configuration(model_dir, chosen, allow_edited=settings.allow_edited)
     config = configuration.message
     opened = open_evaluation(model_dir, config, settings)
     step = opened.model.step
@@ -123,17 +134,16 @@ def _evaluate(
     console.print(f"evaluation at step {step}" + ("" if rate is None else f", learning rate {rate:g}"))
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
-    suggest("predict", "IMAGES", "--model_dir", model_dir)
     console.print(ap_line(evaluation.metrics))
     return folder
 
 
-def _configuration(model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False) -> Configuration:
+def _configuration(model: Path, chosen: EvaluationConfiguration, *, allow_edited: bool = False) -> Configuration:
     """Return the configuration to evaluate with, and print its path."""
     from boxwright.weights.open_model import load_configuration
 
-    changes = [*changes, "eval_config.include_metrics_per_category=true"]
-    config = load_configuration(model, given, changes, allow_edited=allow_edited)
+    changes = [*chosen.changes, "eval_config.include_metrics_per_category=true"]
+    config = load_configuration(model, chosen.pipeline_config_path, changes, allow_edited=allow_edited)
     if config.path is not None:
         console.print(f"configuration: {config.path}", markup=False)
     return config

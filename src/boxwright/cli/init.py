@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.base.read_settings import ReadSettings
-from boxwright.cli.console import console, suggest, track_progress
-from boxwright.cli.options import require_data
+from boxwright.cli.console import console, print_json, suggest, track_progress
+from boxwright.cli.options import JsonOption, require_data
 from boxwright.training.autoconfig.choices import InitSettings
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def init_command(
     ] = Path("pipeline.config"),
     *,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Read annotated images and write a configuration that trains a detector on them.
 
@@ -45,6 +46,9 @@ def init_command(
     settings = replace(settings, reading=reading)
     started = init_config(data, out, settings, force=force, progress=track_progress)
     print_choices(started.choices)
+    if as_json:
+        choices = [asdict(choice) for choice in started.choices]
+        print_json({"files": [str(file) for file in started.files], "choices": choices})
     console.print(f"written: {', '.join(map(str, started.files))}", markup=False)
     suggest("train", "--config", out, "--model_dir", "model")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from boxwright.base.errors import DataError
 from boxwright.base.read_settings import ReadSettings
 from boxwright.base.settings import setting
-from boxwright.cli.console import console, count_progress, suggest
-from boxwright.cli.options import require_data
+from boxwright.cli.console import console, count_progress, print_json, suggest
+from boxwright.cli.options import JsonOption, require_data
 from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
@@ -70,10 +70,14 @@ def inspect_command(
     image_folder: Annotated[
         Path | None, typer.Option("--image_folder", help="For COCO and Open Images: where the images are.")
     ] = None,
+    *,
+    as_json: JsonOption = False,
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
     require_data(data)
     is_export = data.endswith(EXPORTS) and not _is_annotations(Path(data))
+    if as_json and (output.augmented or is_export):
+        raise DataError("--json: expected annotated data, without --augmented")
     if output.report is not None and (output.augmented or is_export):
         raise DataError("--report: expected annotated data, without --augmented")
     if is_export:
@@ -91,8 +95,13 @@ def inspect_command(
         _draw(samples, dataset.categories, output.sheet)
     if output.report is not None:
         console.print(f"report: {output.report / 'index.html'} (open it in a browser)", markup=False)
+    if as_json:
+        print_json(_counts(survey))
     if data.endswith(_CONFIGS):
         suggest("doctor", data)
+    elif Path(data).exists() and not (label_map or image_set or image_folder):
+        flags = [name for name, given in asdict(reading).items() if given]
+        suggest("train", data, *(f"--{name}" for name in flags))
     else:
         suggest("doctor", "pipeline.config", when="when a configuration reads these data")
 
@@ -239,6 +248,12 @@ def _show_augmented(data: str, output: Output) -> None:
         console.print(text, markup=False, highlight=False)
     console.print(f"{len(previews)} samples as the network sees them: {sheet}; choices: {choices}", markup=False)
     suggest("train", "--pipeline_config_path", data, "--model_dir", "model")
+
+
+def _counts(survey: Survey) -> dict[str, Any]:
+    """Return what was counted, for JSON."""
+    sizes = [{"width": width, "height": height, "images": n} for (height, width), n in survey.sizes.most_common()]
+    return vars(survey) | {"sizes": sizes}
 
 
 def _print(survey: Survey, categories: Categories) -> None:

@@ -15,15 +15,14 @@ import boxwright
 from boxwright.base.errors import BoxwrightError
 from boxwright.base.threads import prepare_threads
 from boxwright.cli.commands import Commands
-from boxwright.cli.console import console, errors, show_log
-from boxwright.cli.options import CONTEXT
+from boxwright.cli.console import console, errors, reset_output, show_log
+from boxwright.cli.help import CONTEXT
 from boxwright.cli.process import Terminated, raise_on_sigterm
 
 app = typer.Typer(
     cls=Commands,
     help="Object detectors described by one pipeline.config. Start with: boxwright demo",
-    no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=CONTEXT,
@@ -45,6 +44,7 @@ def before_a_command(
 ) -> None:
     """Print the library's log."""
     del version  # already printed
+    reset_output()
     show_log()
 
 
@@ -84,7 +84,7 @@ def main() -> None:
     if threading.current_thread() is threading.main_thread():
         raise_on_sigterm()
     try:
-        app(args=from_absl(sys.argv[1:]))
+        app(args=from_absl(sys.argv[1:]), prog_name="boxwright")
     except BoxwrightError as error:
         errors.print(f"error: {error}", style="red", markup=False)
         sys.exit(1)

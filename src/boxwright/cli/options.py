@@ -6,22 +6,16 @@ The checks are made before anything heavy is imported.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
 from boxwright.base.errors import DataError
-from boxwright.cli.words import OTHER_NAMES
-
-# Help spells options with underscores, as TensorFlow's scripts do; hyphens are accepted everywhere.
-CONTEXT = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda token: token.replace("-", "_")}
+from boxwright.cli.console import print_json_only, print_problems_only
 
 
 def source_path(text: str) -> Path:
@@ -69,51 +63,31 @@ CheckpointOption = Annotated[
 ]
 
 
-class PlainCommand(TyperCommand):
-    """A command whose help groups options by panel and never cuts their names."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; for an unknown option, suggest its name here, or a similar one."""
-        for word in self._unknown(args):
-            if hint := _hint(word, OTHER_NAMES.get(self.name or "", {}), self._options()):
-                ctx.fail(f"no option --{word}; {hint}")
-        return super().parse_args(ctx, args)
-
-    def _options(self) -> dict[str, Any]:
-        """Return the options by name, without dashes."""
-        return {flag.lstrip("-"): option for option in self.params for flag in (*option.opts, *option.secondary_opts)}
-
-    def _unknown(self, args: list[str]) -> Iterator[str]:
-        """Yield unknown options, with underscores; a word after an option may be its value."""
-        options, words = {**self._options(), "help": None}, iter(args)
-        for word in itertools.takewhile(lambda word: word != "--", words):
-            if not word.startswith("--"):
-                continue
-            name, _, value = word.replace("-", "_").removeprefix("__").partition("=")
-            if name not in options:
-                yield name
-            elif not value and not getattr(options[name], "is_flag", True):
-                next(words, None)
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, grouped by panel."""
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                panels.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
-        for title, rows in panels.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json", callback=print_json_only, help="Print the result as JSON; everything else goes to standard error."
+    ),
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", callback=print_problems_only, help="Print only warnings and errors.")
+]
 
 
-def _hint(name: str, other: dict[str, str], options: Iterable[str]) -> str:
-    """Return what to write instead of an unknown option; empty if nothing is similar."""
-    if name in other:
-        return f"here it is {other[name]}"
-    for close in difflib.get_close_matches(name, [*options, *other], n=1):
-        return f"did you mean {close}? Here it is {other[close]}" if close in other else f"did you mean --{close}?"
-    return ""
+def with_quiet(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the option `--quiet`, which takes effect when it is read."""
+
+    def run(*, quiet: bool = False, **values: Any) -> None:
+        del quiet
+        command(**values)
+
+    explicit = list(inspect.signature(command, eval_str=True).parameters.values())
+    quiet = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=QuietOption)
+    parameters = [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in explicit), quiet]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.cli.console import console, importing, suggest
+from boxwright.cli.console import console, importing, print_json_only, suggest
 from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
 from boxwright.inference.settings import CollectionSettings, PredictionSettings
@@ -82,6 +82,7 @@ def predict_command(
     """
     from boxwright.inference.detect_functions import ModelSource
 
+    print_json_only(settings.as_json)
     model = ModelSource(model_dir, settings, pipeline_config_path, label_map, tuple(set_ or ()))
     if out.rstrip("/").endswith(".parquet"):
         _predict_many(sources, model, out, many)
@@ -107,16 +108,23 @@ def predict_command(
         done = predict(detector.detect, opened, out, settings, _shown(bar, count))
     if done.pictures == 0:
         raise DataError(f"{', '.join(sources)}: no image could be read")
-    console.print(f"{done.objects} objects in {done.pictures} images; written to {out}", markup=False)
-    if done.times.skipped:
-        console.print(f"{done.times.skipped} images arrived faster than they could be processed, and were skipped")
-    if settings.profile:
-        _print_profile(done)
+    _print_predictions(done, out, settings)
     if is_export(model_dir):
         suggest("serve", model_dir)
     else:
         slow = detector.device == CPU and done.pictures > _MANY_IMAGES
         suggest("export", model_dir, when=f"for {_FASTER}" if slow else "")
+
+
+def _print_predictions(done: PredictionCounts, out: str, settings: PredictionSettings) -> None:
+    """Print how much was detected, and where it is."""
+    if settings.as_json:
+        print((Path(out) / "detections.json").read_text(encoding="utf-8"), end="")
+    console.print(f"{done.objects} objects in {done.pictures} images; written to {out}", markup=False)
+    if done.times.skipped:
+        console.print(f"{done.times.skipped} images arrived faster than they could be processed, and were skipped")
+    if settings.profile:
+        _print_profile(done)
 
 
 def _import_pytorch(model_dir: Path) -> None:
@@ -165,6 +173,8 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
     from boxwright.inference.shards import Job, begin, finished, run_unit, unfinished_units, worker
     from boxwright.inference.stores import require_pyarrow
 
+    if model.settings.as_json:
+        raise ConfigError(f"--json: {out} holds the rows, for pandas or DuckDB to read; remove --json")
     require_pyarrow()
     spread = parse_engine(many.engine, model.settings.device)
     # Workers share the CPUs; a single process leaves the number to its runtime.

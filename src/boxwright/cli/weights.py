@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -12,13 +11,15 @@ import typer
 
 from boxwright.base.errors import CheckpointError, ConfigError
 from boxwright.base.files import is_file
-from boxwright.cli.console import console, suggest
-from boxwright.cli.options import CONTEXT
+from boxwright.cli.console import console, print_json, suggest
+from boxwright.cli.help import CONTEXT, PlainCommand, PlainGroup
+from boxwright.cli.options import JsonOption, QuietOption
 
 if TYPE_CHECKING:
     from boxwright.weights.published import PublishedWeights
 
 app = typer.Typer(
+    cls=PlainGroup,
     context_settings=CONTEXT,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,17 +31,16 @@ Cache = Annotated[
     Path | None,
     typer.Option("--cache", help="The cache's folder; default: BOXWRIGHT_WEIGHTS, or weights in BOXWRIGHT_CACHE."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@app.command("list")
+@app.command("list", cls=PlainCommand)
 def list_command(
     words: Annotated[list[str] | None, typer.Argument(help="Only names, publishers and data with these words.")] = None,
     *,
     backbones: Annotated[
         bool, typer.Option("--backbones", help="Classifiers' weights, in place of detectors'.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
     cache: Cache = None,
 ) -> None:
     """List names with publisher, data, license, average precision by the authors and size; and what is cached."""
@@ -55,7 +55,7 @@ def list_command(
     ]
     cached = {weights.name: cached_published(weights, cache) for weights in listed}
     if as_json:
-        print(json.dumps([_row(weights, cached[weights.name]) for weights in listed], indent=1, ensure_ascii=False))
+        print_json([_row(weights, cached[weights.name]) for weights in listed])
         return
     if not listed:
         raise ConfigError(f"no published weights with {' '.join(words or ())!r}; boxwright weights list shows all")
@@ -93,27 +93,23 @@ def _row(weights: PublishedWeights, path: Path | None) -> dict[str, Any]:
 
 
 def _named(name: str) -> PublishedWeights:
-    from boxwright.weights.published import find_published, nearest_published
+    from boxwright.weights.published import explain_unknown, find_published
 
     weights = find_published(name)
     if weights is None:
-        alike = nearest_published(name)
-        raise ConfigError(
-            f"no published weights are named {name!r}; "
-            + (f"did you mean {', '.join(alike)}?" if alike else "boxwright weights list shows the names")
-        )
+        raise ConfigError(explain_unknown(name, "no published weights have this name"))
     return weights
 
 
-@app.command("info")
-def info_command(name: Name, *, as_json: AsJson = False, cache: Cache = None) -> None:
+@app.command("info", cls=PlainCommand)
+def info_command(name: Name, *, as_json: JsonOption = False, cache: Cache = None) -> None:
     """Say everything that is known of published weights: file, digest, license, data, terms, and what to type."""
     from boxwright.weights.fetch import cached_published
 
     weights = _named(name)
     path = cached_published(weights, cache)
     if as_json:
-        print(json.dumps(_row(weights, path), indent=1, ensure_ascii=False))
+        print_json(_row(weights, path))
         return
     for title, text in _facts(weights).items():
         if text:
@@ -155,7 +151,7 @@ def _facts(weights: PublishedWeights) -> dict[str, str]:
     }
 
 
-@app.command("fetch")
+@app.command("fetch", cls=PlainCommand)
 def fetch_command(
     name: Name,
     *,
@@ -163,15 +159,16 @@ def fetch_command(
         bool, typer.Option("--again", help="Fetch a file that is there, too, and accept what is published now.")
     ] = False,
     cache: Cache = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Fetch published weights into the cache, for a machine without a connection or a first run without waiting."""
     from boxwright.weights.fetch import Fetching, fetch_published
 
-    path = fetch_published(_named(name), Fetching(cache, again=again))
+    path = fetch_published(_named(name), Fetching(cache, again=again, console=console if quiet else None))
     console.print(f"{name}: {path}", markup=False, soft_wrap=True)
 
 
-@app.command("verify")
+@app.command("verify", cls=PlainCommand)
 def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights, wherever it came from.")]) -> None:
     """Say which published weights a file is, by its SHA-256; exit with 1 if it is none of them or cannot be checked."""
     from boxwright.weights.digest_records import compute_record
@@ -200,14 +197,18 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights,
     )
 
 
-@app.command("where")
-def where_command(*, cache: Cache = None) -> None:
+@app.command("where", cls=PlainCommand)
+def where_command(*, as_json: JsonOption = False, cache: Cache = None) -> None:
     """Print the cache's folder and the files in it."""
     from boxwright.weights.fetch import cached_published, weights_cache
     from boxwright.weights.published import published_weights
 
-    print(cache or weights_cache())
-    for weights in published_weights():
-        path = cached_published(weights, cache)
-        if path is not None:
-            print(f"  {weights.name}  {path.stat().st_size / 1e6:.1f} MB  {path}")
+    folder = cache or weights_cache()
+    cached = {weights.name: cached_published(weights, cache) for weights in published_weights()}
+    files = {name: path for name, path in cached.items() if path is not None}
+    if as_json:
+        print_json({"folder": str(folder), "files": {name: str(path) for name, path in files.items()}})
+        return
+    print(folder)
+    for name, path in files.items():
+        print(f"  {name}  {path.stat().st_size / 1e6:.1f} MB  {path}")

@@ -7,12 +7,12 @@ oneof's new member clears the old).
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from boxwright.base.errors import shortened
+from boxwright.base.nearest import did_you_mean
 from boxwright.config.field import Field, ValueProblem
 from boxwright.config.message import Message
 from boxwright.config.tree import Block, Location, Pair, Scalar, Value, ValueList, joined
@@ -137,10 +137,7 @@ def unknown_field(name: str, message: type[Message]) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean X?", or "; known: …" for a short list, or nothing."""
     names = list(known)
-    close = difflib.get_close_matches(name[:_MOST_DIGITS], names, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; known: {', '.join(names)}" if 0 < len(names) <= 12 else ""
+    return did_you_mean(name, names, f"known: {', '.join(names)}" if 0 < len(names) <= 12 else "")
 
 
 def _values(value: Value, spec: Field, path: str) -> list[Any]:
@@ -200,15 +197,10 @@ def read_scalar(scalar: Scalar, spec: Field, path: str) -> Any:
             members = list(spec.type.__members__)
             wanted = f"one of {', '.join(members)}"
             raise scalar.location.error(
-                f"{path}: expected {wanted}, found {_brief(scalar.text)!r}{_did_you_mean(scalar, members)}"
+                f"{path}: expected {wanted}, found {_brief(scalar.text)!r}{did_you_mean(scalar.text, members)}"
             )
         raise scalar.location.error(f"{path}: expected {wanted}, found {_brief(scalar.text)!r}")
     return value
-
-
-def _did_you_mean(scalar: Scalar, members: list[str]) -> str:
-    close = difflib.get_close_matches(scalar.text[:_MOST_DIGITS].upper(), members, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _integer(text: str) -> int | None:

@@ -5,17 +5,17 @@ They lie in `boxwright/presets`, one file each; the file's name is the preset's.
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from boxwright.base.errors import ConfigError, shortened
 from boxwright.base.files import is_file
+from boxwright.base.nearest import did_you_mean
 from boxwright.config.tree import Location
 
 FOLDER = Path(__file__).parent.parent / "presets"
 PREFIX = "preset:"
 _SUFFIX = ".config"
-_NEAR, _SHOWN = 3, 100
+_SHOWN = 100
 
 
 def preset_names() -> list[str]:
@@ -30,16 +30,13 @@ def preset_path(name: str, named_at: Location | None = None) -> Path:
         named_at: Where a configuration names it, for the error.
 
     Raises:
-        ConfigError: Where there is no preset of that name; with the closest names.
+        ConfigError: Where there is no preset of that name; with the nearest name.
     """
     names = preset_names()
     if name not in names:
-        close = difflib.get_close_matches(name[:_SHOWN].lower(), names, n=_NEAR, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        hint = did_you_mean(name, names, "`boxwright models` lists them all")
         where = f"{named_at}: " if named_at else ""
-        raise ConfigError(
-            f"{where}preset: there is none named {shortened(name, _SHOWN)!r}; {hint}`boxwright models` lists them all"
-        )
+        raise ConfigError(f"{where}preset: there is none named {shortened(name, _SHOWN)!r}{hint}")
     return FOLDER / f"{name}{_SUFFIX}"
 
 

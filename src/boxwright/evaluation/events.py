@@ -31,6 +31,16 @@ _GROWTH = 1.25
 _SIDE = 1280
 
 
+def _import_messages() -> tuple[Any, Any]:
+    """Return the modules of TensorBoard's messages: events and summaries.
+
+    Imported late, so that a TensorBoard that does not fit its protobuf costs a run its events and not its start.
+    """
+    with translated(OutputError, "TensorBoard cannot be imported; pip install --force-reinstall tensorboard"):
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+    return event_pb2, summary_pb2
+
+
 class EventFile:
     """One event file. A failed write raises in the call, not in a thread."""
 
@@ -40,10 +50,7 @@ class EventFile:
         Raises:
             OutputError: If TensorBoard, whose messages are written, is missing or broken.
         """
-        # Imported here, so that a TensorBoard that does not fit its protobuf costs a run its events and not its start.
-        with translated(OutputError, "TensorBoard cannot be imported; pip install --force-reinstall tensorboard"):
-            from tensorboard.compat.proto import event_pb2, summary_pb2
-        self._events, self._summaries = event_pb2, summary_pb2
+        self._events, self._summaries = _import_messages()
         make_folder(folder)
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
         self._file = (folder / name).open("wb")
@@ -149,6 +156,7 @@ class EventFollower:
             *tags: How the tags of the wanted pictures begin.
         """
         self._path, self._start, self._tags = path, 0, tags
+        self._events, _ = _import_messages()
 
     def read(self) -> Iterator[LoggedPicture]:
         """Yield the new pictures in order; a record that is not complete yet is left for the next time."""
@@ -159,7 +167,7 @@ class EventFollower:
             if not any(tag in record for tag in wanted):
                 continue
             try:
-                event = Event.FromString(record)
+                event = self._events.Event.FromString(record)
             except DecodeError:
                 continue
             for value in event.summary.value:

@@ -342,7 +342,7 @@ def _names(sources: Sequence[Source], out: Path, settings: PredictionSettings) -
 
 
 def _result_names(settings: PredictionSettings) -> list[str]:
-    asked = {"detections.json": settings.json, "coco.json": settings.coco, "detections.csv": settings.csv}
+    asked = {"detections.json": settings.as_json, "coco.json": settings.coco, "detections.csv": settings.csv}
     return [name for name, wanted in asked.items() if wanted] or ["detections.json"]
 
 

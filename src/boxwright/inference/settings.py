@@ -43,7 +43,12 @@ class PredictionSettings:
     profile: bool = setting(False, "Print how busy reading, network, drawing and writing were.")
     pictures: bool = setting(True, "Draw a picture of each image file.", _FILES)
     picture_format: str = setting("jpg", "jpg; or png, lossless but many times slower.", _FILES)
-    json: bool = setting(False, "detections.json, a row per object; the default.", _FILES)
+    as_json: bool = setting(
+        False,
+        "Print the rows of detections.json, one per object; everything else goes to standard error.",
+        _FILES,
+        flags=("--json",),
+    )
     coco: bool = setting(False, "coco.json, a COCO data set whose annotations have scores.", _FILES)
     csv: bool = setting(False, "detections.csv, a line per object.", _FILES)
     save_video: bool = setting(False, "Write each video (H.264) with detections drawn.", _FILES)

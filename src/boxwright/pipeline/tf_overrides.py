@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.nearest import did_you_mean
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.overrides import apply_override
 from boxwright.pipeline.run_length import SCHEDULE_RATES
@@ -76,9 +76,8 @@ def _fields(config: TrainEvalPipelineConfig, name: str, value: Any) -> Changes:
         return _reader_by_name(config, (key, reader, field), value)
     if name in _NAMES:
         return _NAMES[name](config, value)
-    near = get_close_matches(name, _NAMES, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_NAMES)}, and paths below {', '.join(_ROOTS)}"
-    raise ConfigError(f"override {name}: no such name; {hint}")
+    known = f"known: {', '.join(_NAMES)}, and paths below {', '.join(_ROOTS)}"
+    raise ConfigError(f"override {name}: no such name{did_you_mean(name, _NAMES, known)}")
 
 
 def _to_text(value: Any) -> str:

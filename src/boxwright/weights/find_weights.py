@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import is_file, shown
+from boxwright.base.files import is_file
 from boxwright.weights.demo_model import demo_model
 from boxwright.weights.fetch import fetch_published
 from boxwright.weights.hub import fetch_model, hub_address
-from boxwright.weights.published import find_published, nearest_published
+from boxwright.weights.published import explain_unknown, find_published
 
 
 def find_source(named: str, folder: str) -> tuple[str, str]:
@@ -62,9 +62,7 @@ def local_path(source: str | Path) -> Path:
 
 def unknown(source: str | Path) -> CheckpointError:
     """Return the error for a source that is neither a path that exists nor a name."""
-    alike = nearest_published(str(source))
-    meant = f"; names of published weights are {', '.join(alike)}, …" if alike else ""
-    return CheckpointError(f"{shown(source)}: no such run, checkpoint or exported file{meant}")
+    return CheckpointError(explain_unknown(source, "no such run, checkpoint or exported file"))
 
 
 def find_weights(named: str, folder: str = "") -> tuple[str, str]:
@@ -86,6 +84,5 @@ def find_weights(named: str, folder: str = "") -> tuple[str, str]:
         return path, note or (f"{named} is the path{also}" if also else "")
     fetched = str(local_path(named))
     if not exists(fetched):
-        alike = nearest_published(named)
-        raise CheckpointError(f"{shown(named)}: no such checkpoint{f'; did you mean {alike[0]}?' if alike else ''}")
+        raise CheckpointError(explain_unknown(named, "no such checkpoint"))
     return fetched, f"{named} is {fetched}"

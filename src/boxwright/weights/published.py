@@ -6,7 +6,6 @@ BOXWRIGHT_WEIGHTS_TABLE names. Nothing here is fetched.
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from typing import Any, Literal
 
 from boxwright.base.errors import CheckpointError, ConfigError, first_line
 from boxwright.base.files import read_file, shown
+from boxwright.base.nearest import did_you_mean
+from boxwright.config.preset import preset_names
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.load import load_config
 from boxwright.types.categories import Categories, coco_classes, coco_classes_by_id
@@ -173,6 +174,20 @@ def published_for(preset: str) -> tuple[PublishedWeights, ...]:
     return tuple(sorted(fitting, key=lambda weights: (weights.holds != "detector", weights.presets[0] != preset)))
 
 
-def nearest_published(name: str) -> tuple[str, ...]:
-    """Return up to three names that are spelled alike."""
-    return tuple(difflib.get_close_matches(name, [weights.name for weights in published_weights()], n=3))
+def explain_unknown(source: str | Path, missing: str) -> str:
+    """Return an error about what is neither a path nor published weights: a preset's weights, or the nearest name.
+
+    Args:
+        missing: What there is none of, such as "no such checkpoint".
+    """
+    name = str(source)
+    if name not in preset_names():
+        return f"{shown(source)}: {missing}{did_you_mean(name, [weights.name for weights in published_weights()])}"
+    detectors = [weights.name for weights in published_for(name) if weights.holds == "detector" and weights.opens]
+    if not detectors:
+        remedy = f"none are published for it; train one: boxwright train DATA --model {name}"
+    else:
+        first, *others = detectors
+        more = f" (or {', '.join(others)})" if others else ""
+        remedy = f'its published weights are {first}{more}: bw.load("{first}"), or --model {first}'
+    return f"{name} is a preset, a network without weights; {remedy}"

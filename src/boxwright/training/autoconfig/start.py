@@ -13,6 +13,8 @@ from pathlib import Path
 from boxwright.base.device import usable_device
 from boxwright.base.errors import CheckpointError, ConfigError, DataError, OutputError, TrainingError, first_line
 from boxwright.base.files import is_file, make_folder, write_whole
+from boxwright.base.nearest import did_you_mean
+from boxwright.config.preset import preset_names
 from boxwright.data.account import DatasetUsage, take_account, without_pixels
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
@@ -57,7 +59,7 @@ from boxwright.training.preflight.records import Progress, Record, silent
 from boxwright.training.rehearsal import fitting_batch
 from boxwright.weights.find_weights import exists, find_weights
 from boxwright.weights.load_weights import load_weights
-from boxwright.weights.published import find_published, published_for
+from boxwright.weights.published import find_published, published_for, published_weights
 
 # Anchors are changed if this many more of the objects reach the threshold.
 _WORTH = 0.02
@@ -166,6 +168,13 @@ def _with_published(settings: InitSettings) -> tuple[InitSettings, tuple[str, ..
         ConfigError: If none are published of the kind that the word asks for.
     """
     named = find_published(settings.model)
+    if named is None and settings.model and settings.model not in preset_names():
+        known = [*preset_names(), *(weights.name for weights in published_weights())]
+        lists = "boxwright models and boxwright weights list show the names"
+        raise ConfigError(
+            f"--model {settings.model}: no preset or published weights of this name"
+            f"{did_you_mean(settings.model, known, lists)}"
+        )
     if named is not None:
         named.configuration()  # raises for what cannot be fine-tuned
         preset = settings.model if settings.model in named.presets else named.presets[0]
