@@ -56,13 +56,14 @@ class Commands(PlainGroup):
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,  # noqa: FBT001, FBT002  # Click's signature
-        **options: Any,
+        windows_expand_args: bool = True,  # noqa: FBT001, FBT002  # as above
+        **extra: Any,
     ) -> Any:
         """Run a command and exit with its status; print an error in its words as one line."""
         if not standalone_mode:
-            return super().main(args, prog_name, complete_var, standalone_mode=False, **options)
+            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         try:
-            status = super().main(args, prog_name, complete_var, standalone_mode=False, **options)
+            status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except USAGE_ERROR as error:
             exit_with_usage_error(error)
         except typer.Abort:  # what older releases of Typer make of Ctrl-C

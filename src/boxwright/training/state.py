@@ -137,6 +137,7 @@ class TrainingState:
         updating: Whether an update has begun and not ended: weights may be half-changed.
         divergence: Knows the last losses, and whether the last of all was far above them.
         groups: A line for the log on each of the groups of weights that learn alike, where there are several.
+        changed_freezing: How many weights the program froze or unfroze itself, against the configuration.
     """
 
     detector: Detector
@@ -152,6 +153,7 @@ class TrainingState:
     updating: bool = False
     divergence: DivergenceMonitor = field(default_factory=DivergenceMonitor)
     groups: tuple[str, ...] = ()
+    changed_freezing: int = 0
 
     def counters(self) -> Counters:
         """Return how far the run has come."""
@@ -205,6 +207,7 @@ class TrainingState:
             "selection": self.selection.content(),
             "recent_losses": list(self.divergence.losses),
             "began": self.began,
+            **({CHANGED_FREEZING: self.changed_freezing} if self.changed_freezing else {}),
         }
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -283,7 +286,8 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1)
 
 
-# A checkpoint's key.
+# Keys of a checkpoint.
+CHANGED_FREEZING = "changed_freezing"
 THREADS = "threads"
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, DataError, OutputError, first_line
-from boxwright.base.files import is_file, is_folder, open_whole, partial_files, shown
+from boxwright.base.files import is_folder, open_whole, partial_files, reading_file, shown
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import with_earlier_rule
@@ -111,17 +111,11 @@ def _load(path: str | Path, verify: Callable[[BinaryIO], object]) -> Any:
     raise CheckpointError(f"{shown(path)}: not a readable checkpoint: {problem}")
 
 
-def is_foreign_archive(path: Path) -> bool:
-    """Return whether another project's `torch.save` wrote a file, as its name says; ours ends with a digest."""
-    if path.suffix.lower() == ".pth":
-        return True
-    # A checkpoint of ours that was cut has no digest either, but its name.
-    ours = _NAME.fullmatch(path.name) is not None or path.name == "best.pt"
-    if path.suffix.lower() not in (".pt", ".ckpt") or ours or not is_file(path):
-        return False
-    with path.open("rb") as file:
+def is_sealed(path: Path) -> bool:
+    """Return whether a file ends as those that `save_archive` writes; their digest is not checked."""
+    with reading_file(path) as file:
         file.seek(max(file.seek(0, os.SEEK_END) - _SEAL_SIZE, 0))
-        return not file.read().startswith(_SEAL)
+        return file.read(len(_SEAL)) == _SEAL
 
 
 def _verify_seal(file: BinaryIO) -> None:
