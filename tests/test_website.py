@@ -9,7 +9,7 @@ from typing import cast, get_args
 
 import pytest
 import torch
-from website import drawn, families, formats, reference
+from website import drawn, families, formats, reference, screenshots
 from website.links import broken_links, led_to_the_site
 from website.sections import ELSEWHERE, SECTIONS
 from website.versions import publish
@@ -133,6 +133,12 @@ def test_pages_ask_for_commands_that_there_are() -> None:
 def test_a_command_that_fails_ends_the_build(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"boxwright --nothing: exit status 2"):
         drawn.Commands(tmp_path).output("boxwright --nothing")
+
+
+def test_pictures_are_taken_of_a_build_in_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make site` builds into the relative path build/website, and a relative path has no file:// address."""
+    monkeypatch.chdir(tmp_path)
+    assert screenshots.file_address(Path("a b/index.html")) == f"file://{tmp_path}/a%20b/index.html"
 
 
 def test_what_a_file_holds_is_listed_by_key_and_kind() -> None:

@@ -62,9 +62,14 @@ def _page(browser: Browser, width: int, height: int) -> Page:
     return page
 
 
+def file_address(path: Path) -> str:
+    """Return the file:// address of a path, which may be relative to the current folder."""
+    return path.resolve().as_uri()
+
+
 def _of_file(browser: Browser, source: Path, target: Path, place: str, height: int) -> None:
     page = _page(browser, 880, height)
-    page.goto(source.as_uri())
+    page.goto(file_address(source))
     page.wait_for_timeout(1500)
     page.locator(place).first.evaluate("one => window.scrollTo(0, one.getBoundingClientRect().top + scrollY - 60)")
     _write(page, target)

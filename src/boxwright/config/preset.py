@@ -38,7 +38,7 @@ def preset_path(name: str, named_at: Location | None = None) -> Path:
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         where = f"{named_at}: " if named_at else ""
         raise ConfigError(
-            f"{where}preset: there is none named {shortened(name, _SHOWN)!r}; {hint}`boxwright models` lists them all"
+            f"{where}preset: there is none named {shortened(name, _SHOWN)!r}; {hint}`boxwright models --all` lists them"
         )
     return FOLDER / f"{name}{_SUFFIX}"
 
