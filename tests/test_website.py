@@ -179,7 +179,5 @@ def test_pages_are_complete() -> None:
     commands = reference.command_line()
     assert all(f"## boxwright {name}\n" in commands for name in COMMANDS)
     assert "--pipeline_config_path" in commands
-    assert "ssd_mobilenet_v2_320" in reference.presets()
-    assert "(TF2 zoo" not in reference.presets()
     assert "no such folder or checkpoint" in reference.error_messages()
     assert "::: boxwright.api.model.load" in reference.python()

@@ -39,7 +39,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "Detectron2, MMDetection": "migrate_detectron2_mmdetection.md",
     },
     "Models": {
-        "All presets": "presets.md",
+        "All models": "models.md",
         "SSD, EfficientDet": "ssd.md",
         "Faster and Mask R-CNN": "two_stage.md",
         "Context R-CNN": "context_rcnn.md",
