@@ -8,6 +8,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "Installing": "install.md",
         "Five minutes": "tour.md",
         "Your data": "data.md",
+        "Troubleshooting": "troubleshooting.md",
+        "Questions and answers": "faq.md",
         "TensorFlow projects": "migrate_tensorflow.md",
     },
     "Guides": {
