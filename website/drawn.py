@@ -21,7 +21,7 @@ from pathlib import Path
 
 # A minute and a half on two cores.
 _DEMO = (
-    "boxwright demo --data_only --train_images 400 --val_images 60",
+    "boxwright demo --shapes --data_only --train_images 400 --val_images 60",
     "boxwright train --pipeline_config_path demo/pipeline.config --model_dir demo/model --num_train_steps 400 "
     "--evaluate_every_n 100 "
     "--set train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate.total_steps=400",

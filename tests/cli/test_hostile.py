@@ -141,7 +141,8 @@ def small_disk(tmp_path: Path) -> Any:
 def test_a_full_disk_has_a_name_and_nothing_half(photos: Path, tmp_path: Path, small_disk: Path) -> None:
     verbs = [
         ("predict", photos, "--checkpoint", tmp_path / "ckpt-1.pt", "--out", small_disk / "out"),
-        ("demo", "--out", small_disk / "demo", "--train-images", 30, "--val-images", 5),
+        ("demo", "--shapes", "--out", small_disk / "demo", "--train-images", 30, "--val-images", 5),
+        ("demo", "--out", small_disk / "demo"),
         ("export", tmp_path / "ckpt-1.pt", small_disk / "w.safetensors"),
     ]
     for words in verbs:

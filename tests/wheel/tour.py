@@ -37,7 +37,7 @@ def shell(*words: object, code: int = 0, cwd: Path | None = None) -> str:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a TFRecord project, a trained run in `run`, and a picture."""
     folder = tmp_path_factory.mktemp("home")
-    shell("demo", "--data_only", "--out", folder / "demo", "--train_images", 16, "--val_images", 4)
+    shell("demo", "--shapes", "--data_only", "--out", folder / "demo", "--train_images", 16, "--val_images", 4)
     picture = ShapesDataset(16, seed=0, size=(128, 128))[0].image
     Image.fromarray(picture).save(folder / "photo.jpg", quality=95)
     schedule = "train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate"

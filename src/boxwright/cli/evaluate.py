@@ -97,7 +97,7 @@ def _evaluate(
         from boxwright.evaluation.evaluate import evaluate, evaluate_by_workers, open_evaluation
         from boxwright.evaluation.write import ImageResults, about_evaluation, write_evaluation
         from boxwright.pipeline.learning_rate import learning_rates
-        from boxwright.weights.open_model import require_adjustable, run_folder
+        from boxwright.weights.open_model import output_folder, require_adjustable
 
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
     configuration = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
@@ -108,7 +108,7 @@ def _evaluate(
         prepare_inference(tf32=settings.tf32)
     else:
         console.print(f"runtime: {opened.runtime}; an export computes no losses")
-    folder = out or run_folder(model_dir) / "eval"
+    folder = out or output_folder(model_dir) / "eval"
     rates = learning_rates(config)
     rate = None if rates is None else rates(step)
     with ImageResults(folder) as results:

@@ -25,8 +25,9 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda
 
 
 def source_path(text: str) -> Path:
-    """Return a path, that of the fetched files for the name of published weights and for hf://USER/NAME."""
-    if os.path.exists(text):
+    """Return a path: of the files of the shipped detector or of published weights for a name, or for hf://USER/NAME."""
+    # The demo's own folder has the name of the shipped detector.
+    if os.path.exists(text) and text != "demo":
         return Path(text)
     from boxwright.weights.find_weights import local_path
 
@@ -62,7 +63,8 @@ CheckpointOption = Annotated[
     Path,
     model_option(
         "A run's folder or checkpoint; an exported .onnx or .xml; TensorFlow's checkpoint, SavedModel, frozen graph "
-        "or zoo archive; a name of boxwright weights list; or hf://USER/NAME on Hugging Face's hub.",
+        "or zoo archive; a name of boxwright weights list; hf://USER/NAME on Hugging Face's hub; or "
+        "demo, the detector of blood cells that comes along.",
     ),
 ]
 

@@ -26,6 +26,7 @@ from boxwright.runtime.formats import is_export
 from boxwright.runtime.sessions import read_metadata
 from boxwright.types.categories import Categories
 from boxwright.types.detections import DetectFunction
+from boxwright.weights.demo_model import DEMO_MODEL
 from boxwright.weights.exports import open_export
 from boxwright.weights.fetch import weights_cache
 from boxwright.weights.find_weights import exists, local_path, unknown
@@ -73,11 +74,15 @@ class Configuration:
     path: Path | None
 
 
+def output_folder(model: Path) -> Path:
+    """Return the folder for what is made of a model: its run's; for shipped and cached weights, the current one."""
+    kept = (DEMO_MODEL, weights_cache(), hub_cache())
+    return Path() if any(model.resolve().is_relative_to(folder.resolve()) for folder in kept) else run_folder(model)
+
+
 def export_folder(model: Path) -> Path:
-    """Return the folder for a model's exports: in that of its run, for cached weights in the current one."""
-    caches = (weights_cache(), hub_cache())
-    cached = any(model.resolve().is_relative_to(cache.resolve()) for cache in caches)
-    return (Path() if cached else run_folder(model)) / "export"
+    """Return the folder for a model's exports."""
+    return output_folder(model) / "export"
 
 
 def run_folder(path: Path) -> Path:
@@ -235,7 +240,7 @@ def open_model(
     """Open a run's folder (its newest checkpoint), a checkpoint, an archive of the model zoo, or an exported file.
 
     Args:
-        path: Such a path, the name of published weights, or hf://USER/NAME.
+        path: Such a path, "demo", the name of published weights, or hf://USER/NAME.
         device: cpu, cuda, cuda:1, or auto for a GPU if available; exported files run on the CPU for auto, or on a
             device of their runtime (`runtime/devices.py`).
         threads: How many an exported file's runtime uses; 0 for its default. PyTorch's are the process's.
