@@ -188,7 +188,7 @@ def test_an_unknown_preset_is_told_with_the_closest(tmp_path: Path) -> None:
         load_config(path)
     with pytest.raises(ConfigError, match=r"^preset: there is none named .*efficientdet_d"):
         load_config("preset:efficientdet_d9")
-    with pytest.raises(ConfigError, match=r"there is none named 'zzz'; `boxwright models` lists them all"):
+    with pytest.raises(ConfigError, match=r"there is none named 'zzz'; `boxwright models --all` lists them"):
         preset_path("zzz")
 
 
