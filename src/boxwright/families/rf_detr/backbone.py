@@ -120,7 +120,7 @@ class WindowedVit(Backbone):
         grid = (patches.shape[1], patches.shape[2])
         placed = patches + self._grid_positions(grid, square=inputs.shape[2] == inputs.shape[3])
         tokens = _split(placed, side).flatten(1, 2)
-        first = (self.class_token + self.positions[:, :1]).to(tokens).expand(len(tokens), -1, -1)
+        first = (self.class_token + self.positions[:, :1]).to(tokens).expand(tokens.shape[0], -1, -1)
         tokens = torch.cat([first, tokens], 1)
         maps = []
         for number, block in enumerate(self.blocks):

@@ -203,7 +203,7 @@ class QuerySelection(nn.Module):
             torch.cat([outputs.features for outputs in chosen], 1),
         )
         count = groups * layout.queries
-        batch = len(cells)
+        batch = cells.shape[0]
         learned = self.refpoint_embed.weight[:count].expand(batch, -1, -1)
         starts = torch.cat([outputs.boxes for outputs in chosen], 1).detach()
         references = layout.form.move(starts, learned[:, : starts.shape[1]])
@@ -285,7 +285,7 @@ class DecoderLayer(nn.Module):
 
     def forward(self, queries: Tensor, positions: Tensor, references: Tensor, memory: Memory, groups: int) -> Tensor:
         """Return [B, G · Q, D]."""
-        batch = len(queries)
+        batch = queries.shape[0]
         in_groups = (tensor.unflatten(1, (groups, -1)).flatten(0, 1) for tensor in (queries, positions))
         attended = self.self_attn(*in_groups).unflatten(0, (batch, groups)).flatten(1, 2)
         queries = self.norm1(queries + attended)
