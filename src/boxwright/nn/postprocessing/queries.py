@@ -15,8 +15,8 @@ from boxwright.base.device import constants
 from boxwright.nn.ops.boxes import clip_boxes, to_corners
 from boxwright.nn.postprocessing.anchor import of_anchors
 from boxwright.nn.postprocessing.nms import Nms
-from boxwright.runtime.litert_session import KEPT_WITHOUT_STRIDED, OUTPUTS
 from boxwright.types import PaddedDetections, RawDetections
+from boxwright.types.detection_outputs import LITERT_KEPT_WITHOUT_STRIDED, LITERT_OUTPUTS
 
 
 class Outputs(Protocol):
@@ -61,7 +61,7 @@ class QueryPostprocessor:
     def lite_outputs(self, predictions: QueryPredictions) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the outputs of a graph for LiteRT, and those after them that only its comparison with ours reads."""
         del predictions
-        return OUTPUTS, KEPT_WITHOUT_STRIDED
+        return LITERT_OUTPUTS, LITERT_KEPT_WITHOUT_STRIDED
 
     @torch.no_grad()
     def decode(self, predictions: QueryPredictions) -> RawDetections:
