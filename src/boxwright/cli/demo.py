@@ -17,20 +17,21 @@ _MINUTES = 2.0
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for data, pictures, reports and models; it is created.")]
 Train = Annotated[
-    bool, typer.Option("--train", help="Train a detector from scratch on the blood cells, and do all that follows.")
+    bool, typer.Option("--train", help="Train a detector from scratch; evaluate, report, export and compare it.")
 ]
-Minutes = Annotated[float | None, typer.Option("--minutes", min=0, help="With --train: how long to train; default: 2.")]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", min=0, help="With --train: minutes of training; default: 2.")
+]
 OpenPage = Annotated[bool, typer.Option("--open", help="Open the report in a browser.")]
 Shapes = Annotated[
     bool, typer.Option("--shapes", help="Train and evaluate on generated images of shapes, written as TFRecords.")
 ]
 Keypoints = Annotated[
-    bool, typer.Option("--keypoints", help="Likewise on stick figures and their joints, with a CenterNet.")
+    bool, typer.Option("--keypoints", help="The same with stick figures and their joints, by a CenterNet.")
 ]
 
 
 def demo_command(
-    generated: MadeUpSettings,
     out: Out = Path("demo"),
     *,
     train: Train = False,
@@ -38,6 +39,7 @@ def demo_command(
     open_page: OpenPage = False,
     shapes: Shapes = False,
     keypoints: Keypoints = False,
+    generated: MadeUpSettings,
 ) -> None:
     """Detect blood cells with the detector in the package, and write a report; or train one.
 
