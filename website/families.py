@@ -25,6 +25,7 @@ PAGES = {
     "srn.md": "srn",
     "align_det.md": "align_det",
     "d_fine.md": "d_fine",
+    "rf_detr.md": "rf_detr",
 }
 _OFFICIAL = (
     ("context_rcnn", "context_rcnn"),

@@ -12,6 +12,7 @@ from website.families import PAGES, RESULTS, cell, find_family, table
 
 # Families by the page on them, the most recent first, with the year of the paper.
 _FAMILIES = {
+    "rf_detr.md": ("RF-DETR", 2025),
     "d_fine.md": ("D-FINE", 2024),
     "srn.md": ("SRN", 2019),
     "align_det.md": ("AlignDet", 2019),

@@ -50,6 +50,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "SRN": "srn.md",
         "AlignDet": "align_det.md",
         "D-FINE": "d_fine.md",
+        "RF-DETR": "rf_detr.md",
     },
     "Reference": {
         "Command line": "command_line.md",
