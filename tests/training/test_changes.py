@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import boxwright as bw
+from boxwright.cli import train
 from boxwright.training.changes import describe_changes, find_changes
 from boxwright.training.step import Learner
 from tests.conftest import Silent, small_config_text
@@ -124,3 +128,26 @@ def test_a_command_that_fails_leaves_the_configuration_of_the_run(
     with pytest.raises(bw.TrainingError, match="not enough memory"):
         bw.train(begun, tmp_path / "new", NO_EVALUATION)
     assert not (tmp_path / "new" / "pipeline.config").exists()
+
+
+@pytest.mark.parametrize(
+    ("at_terminal", "answer", "accepted"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_only_a_terminal_is_asked(
+    at_terminal: bool, answer: bool, accepted: bool, begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def confirm(question: str) -> bool:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: at_terminal))
+    monkeypatch.setattr(train, "console", Console(force_terminal=True, file=io.StringIO()))
+    monkeypatch.setattr(train.typer, "confirm", confirm)
+    other, same = bw.load_config(begun, [f"{SIZE}=128"]), bw.load_config(begun)
+    model_dir = begun.parent / "model"
+    assert train._ask_about_changes(other, model_dir, NO_EVALUATION).accept_changes is accepted
+    assert len(asked) == at_terminal
+    assert train._ask_about_changes(same, model_dir, NO_EVALUATION) is NO_EVALUATION
+    assert len(asked) == at_terminal, "a change of the length alone is no question"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -220,6 +221,7 @@ def train_command(
 
     if not flags.record_summaries:
         settings = replace(settings, summarize_every_n=0)
+    settings = _ask_about_changes(config, folder, settings)
     prepare_training(config, settings)
     with progress_bar() as progress:
         end = train(config, folder, settings, {"console": ProgressListener(progress, config)})
@@ -314,6 +316,24 @@ def _configured(
     for line in apply_words(config, words):
         console.print(line, markup=False)
     return config
+
+
+def _ask_about_changes(config: TrainEvalPipelineConfig, model_dir: Path, settings: RunSettings) -> RunSettings:
+    """Return the settings; they accept a change of what the run's weights were trained for if the user says so.
+
+    Only a terminal is asked; elsewhere training refuses such a change.
+    """
+    from boxwright.pipeline.load import load_config
+    from boxwright.training.changes import find_changes
+
+    path = model_dir / "pipeline.config"
+    if settings.accept_changes or not (sys.stdin.isatty() and console.is_terminal and path.is_file()):
+        return settings
+    altering = [str(change) for change in find_changes(load_config(path), config) if change.alters_model]
+    if not altering or not any(model_dir.glob("ckpt-*.pt")):
+        return settings
+    console.print(f"the run in {model_dir} was trained with another network: {', '.join(altering)}", markup=False)
+    return replace(settings, accept_changes=typer.confirm("Resume with this change?"))
 
 
 def _suggest_next(config: TrainEvalPipelineConfig, model_dir: Path, done: int, config_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_runs_configuration_is_fitted_to_other_data(run: Path, data: Path, tmp
 def test_it_trains_and_the_same_call_resumes(run: Path, data: Path, tmp_path: Path) -> None:
     quick = {"workers": 0, "evaluate": False, "preflight": False}
     first = bw.train(data=data, model=str(run), out=tmp_path / "m", epochs=0.1, **quick)  # type: ignore[arg-type]
-    again = bw.train(data=data, model=str(run), out=tmp_path / "m", epochs=0.2, **quick)  # type: ignore[arg-type]
+    again = bw.train(data=data, model=str(run), out=tmp_path / "m", epochs=1, **quick)  # type: ignore[arg-type]
     assert first.step < again.step
     assert [entry.name for entry in bw.load(tmp_path / "m").categories or ()] != []
 
