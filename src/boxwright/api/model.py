@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from boxwright.api.pictures import Picture, is_one, iterate_pictures
+from boxwright.api.pictures import OnePicture, Picture, SeveralPictures, is_one, iterate_pictures
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
+from boxwright.base.nearest import did_you_mean
 from boxwright.runtime.devices import require_runtime
 from boxwright.types.categories import Categories
 from boxwright.weights.open_model import OpenModel, open_model, remember
@@ -70,8 +71,38 @@ def load(
     return Model(opened)
 
 
+class DetectOptions(TypedDict, total=False):
+    """The keywords of a call of a `Model`."""
+
+    conf: float | None
+    min_score: float | None
+    scale: str
+    batch_size: int
+
+
+def _threshold(options: DetectOptions) -> float | None:
+    """Return the confidence threshold of a call, None for the configuration's; a ConfigError for what is no option."""
+    for name in options:
+        if name not in DetectOptions.__annotations__:
+            known = list(DetectOptions.__annotations__)
+            raise ConfigError(f"a call has no option {name!r}{did_you_mean(name, known, f'it has {known}')}")
+    conf, min_score = options.get("conf"), options.get("min_score")
+    if conf is not None and min_score is not None:
+        raise ConfigError("conf and min_score are two names of the confidence threshold; pass one of them")
+    return min_score if conf is None else conf
+
+
 class Model:
     """Detects objects in pictures; returned by `boxwright.load`.
+
+    >>> model = boxwright.load("model")
+    >>> result = model("photos/street.png", conf=0.3)
+    >>> result.image_size
+    (96, 96)
+    >>> [len(result) > 0 for result in model(["photos/street.png", "photos/yard.png"])]
+    [True, True]
+    >>> model.names
+    ['circle', 'square', 'triangle', 'star']
 
     Attributes:
         path: The source that was opened.
@@ -127,40 +158,44 @@ class Model:
         kind = "exported" if self.is_exported else "detector"
         return f"<Model {self.path}: {kind}, step {self.step}, classes: {classes or 'not named'}>"
 
-    def __call__(
-        self, images: Any, *, min_score: float | None = None, scale: str = "guess", batch_size: int = 8
-    ) -> Any:
+    # Folders, patterns and arrays of four dimensions are several pictures, too, which their types do not tell: `detect`
+    # always returns a list.
+    @overload
+    def __call__(self, images: OnePicture, **options: Unpack[DetectOptions]) -> Result: ...
+    @overload
+    def __call__(self, images: SeveralPictures, **options: Unpack[DetectOptions]) -> list[Result]: ...
+    def __call__(self, images: OnePicture | SeveralPictures, **options: Unpack[DetectOptions]) -> Result | list[Result]:
         """Detect objects: one picture in gives one `Result`, several give a list of them.
 
         Args:
             images: A picture: a path, an http(s) address, the bytes of an image file, a PIL image, an array HWC in
                 RGB or a tensor CHW. Or several: a list of pictures, a folder, a pattern such as `shots/*.jpg`, an array
                 or tensor of four dimensions. A detector of more channels takes arrays, tensors and .npy files.
-            min_score: The least score of returned objects; by default the configuration's, and `plot` and `save` draw
-                those of 0.5 or more.
-            scale: The range of floats: "pixels" for 0..255, "unit" for 0..1; "guess" refuses what looks like 0..1.
-            batch_size: The number of pictures per network call, if they have one size.
+            **options: `conf`, the confidence threshold: objects of a lower score are not returned; by default the
+                configuration's, and `plot`, `show` and `save` draw objects of 0.5 or more. `min_score` is another name
+                of it. `scale`, the range of floats: "pixels" for 0..255, "unit" for 0..1; "guess" refuses what looks
+                like 0..1. `batch_size`, the number of pictures per network call, if they have one size.
 
         Returns:
             A `Result`, or a list of them.
 
         Raises:
             DataError: If a picture cannot be read, or is none.
+            ConfigError: For an unknown option or an impossible value.
         """
-        results = list(self.stream(images, min_score=min_score, scale=scale, batch_size=batch_size))
+        results = list(self.stream(images, **options))
         return results[0] if is_one(images) else results
 
     def detect(self, images: Any, scale: str = "guess") -> list[Result]:
         """Detect objects in pictures, as a call does, but always return a list."""
         return list(self.stream(images, scale=scale))
 
-    def stream(
-        self, images: Any, *, min_score: float | None = None, scale: str = "guess", batch_size: int = 8
-    ) -> Iterator[Result]:
+    def stream(self, images: Any, **options: Unpack[DetectOptions]) -> Iterator[Result]:
         """Yield a `Result` for each picture, as a call does, without holding all of them in memory."""
+        min_score, batch_size = _threshold(options), options.get("batch_size", 8)
         if batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, found {batch_size}")
-        pictures = iterate_pictures(images, scale, self._model.image_channels)
+        pictures = iterate_pictures(images, options.get("scale", "guess"), self._model.image_channels)
         while batch := list(itertools.islice(pictures, batch_size)):
             yield from self._results(batch, min_score)
 
@@ -168,7 +203,7 @@ class Model:
         detections = self._model.detect_function()([picture.image for picture in pictures])
         for picture, objects in zip(pictures, detections, strict=True):
             kept = objects if min_score is None else objects.above(min_score)
-            # A least score that the caller names also says what is drawn.
+            # A threshold that the caller names also says what is drawn.
             yield Result(kept, picture.image, picture.source, DRAWN_FROM if min_score is None else 0.0)
 
     def optimize(self) -> Model:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,13 @@ from boxwright.base.files import is_folder
 from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, read_array, read_image, to_rgb
 from boxwright.inference.fetch import fetch_image
 from boxwright.inference.files import IMAGES, VIDEOS, find_images
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What one picture can be; a path may also be a folder or a pattern, and an array four-dimensional: these are several.
+OnePicture: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | Image.Image | NDArray[Any] | Tensor"
+SeveralPictures: TypeAlias = "list[Any] | tuple[Any, ...] | Iterator[Any]"
 
 _IMAGE, _BATCH = 3, 4
 _COLORS = 3
