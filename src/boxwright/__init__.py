@@ -1,4 +1,38 @@
-"""Boxwright: object detectors described by one pipeline.config, on PyTorch."""
+"""Detect objects in pictures, and train detectors on pictures of your own.
+
+Open a detector and call it: with a picture it returns a `Result`, with a list or a folder a list of them.
+
+    >>> import boxwright as bw
+    >>> model = bw.load("model")
+    >>> result = model("photos/street.png", conf=0.3)
+    >>> for box, score, name in result:
+    ...     print(name, score, box)  # doctest: +SKIP
+    >>> result.save("street-detected.png")
+    PosixPath('street-detected.png')
+
+`load` takes a run's folder, a checkpoint, an exported file, the name of published weights such as "d_fine_s_coco", or
+hf://USER/NAME. `result.boxes`, `.scores`, `.labels` and `.names()` are arrays of all objects, `result.show()` opens the
+picture with the objects drawn on it.
+
+Train on a folder of annotated pictures (YOLO, COCO, Pascal VOC, …), and use what was learned:
+
+    >>> run = bw.train("my-data", "my-model", epochs=1)
+    >>> run.metrics["DetectionBoxes_Precision/mAP"] >= 0
+    True
+    >>> detect = run.model()
+    >>> len(detect("photos"))
+    2
+    >>> detect.export("pt2", "detector.pt2")
+    PosixPath('detector.pt2')
+
+`evaluate("my-model")` computes the metrics again, and `Run("my-model").report()` writes a page that shows where average
+precision is lost. A project of the TensorFlow Object Detection API is trained by its configuration:
+`train("pipeline.config", "my-model")`.
+
+Most programs need `load`, `Model`, `Result`, `train`, `Run` and `evaluate`. `Learner` leaves the training loop to you,
+`load_config` and `build_detector` a detector's parts; `push_to_hub` publishes one. Every error is a `BoxwrightError`.
+The command line has the same: `boxwright --help`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from boxwright.api.pictures import Picture, is_one, iterate_pictures
+from boxwright.api.pictures import OnePicture, Picture, SeveralPictures, is_one, iterate_pictures
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import device_name
@@ -74,8 +74,24 @@ def load(
     return Model(opened)
 
 
+def _threshold(conf: float | None, min_score: float | None) -> float | None:
+    """Return the confidence threshold of a call, None for the configuration's; ConfigError if it has two."""
+    if conf is not None and min_score is not None:
+        raise ConfigError("conf and min_score are two names of the confidence threshold; pass one of them")
+    return min_score if conf is None else conf
+
+
 class Model:
     """Detects objects in pictures; returned by `boxwright.load`.
+
+    >>> model = boxwright.load("model")
+    >>> result = model("photos/street.png", conf=0.3)
+    >>> result.image_size
+    (96, 96)
+    >>> [len(result) > 0 for result in model(["photos/street.png", "photos/yard.png"])]
+    [True, True]
+    >>> model.names
+    ['circle', 'square', 'triangle', 'star']
 
     Attributes:
         path: The source that was opened.
@@ -131,17 +147,46 @@ class Model:
         kind = "exported" if self.is_exported else "detector"
         return f"<Model {self.path}: {kind}, step {self.step}, classes: {classes or 'not named'}>"
 
+    # Folders, patterns and arrays of four dimensions are several pictures, too, which their types do not tell: `detect`
+    # always returns a list.
+    @overload
     def __call__(
-        self, images: Any, *, min_score: float | None = None, scale: Scale = "guess", batch_size: int = 8
-    ) -> Any:
+        self,
+        images: OnePicture,
+        *,
+        conf: float | None = ...,
+        min_score: float | None = ...,
+        scale: Scale = ...,
+        batch_size: int = ...,
+    ) -> Result: ...
+    @overload
+    def __call__(
+        self,
+        images: SeveralPictures,
+        *,
+        conf: float | None = ...,
+        min_score: float | None = ...,
+        scale: Scale = ...,
+        batch_size: int = ...,
+    ) -> list[Result]: ...
+    def __call__(
+        self,
+        images: OnePicture | SeveralPictures,
+        *,
+        conf: float | None = None,
+        min_score: float | None = None,
+        scale: Scale = "guess",
+        batch_size: int = 8,
+    ) -> Result | list[Result]:
         """Detect objects: one picture in gives one `Result`, several give a list of them.
 
         Args:
             images: A picture: a path, an http(s) address, the bytes of an image file, a PIL image, an array HWC in
                 RGB or a tensor CHW. Or several: a list of pictures, a folder, a pattern such as `shots/*.jpg`, an array
                 or tensor of four dimensions. A detector of more channels takes arrays, tensors and .npy files.
-            min_score: The least score of returned objects; by default the configuration's, and `plot` and `save` draw
-                those of 0.5 or more.
+            conf: The confidence threshold: objects of a lower score are not returned. By default the configuration's,
+                and `plot`, `show` and `save` draw objects of 0.5 or more.
+            min_score: Another name of `conf`.
             scale: What is white in pictures that are not of 8 bits: "pixels" for 255, "unit" for 1, or a number such as
                 4095. "guess" takes that of the data that the model was trained with; if those were of 8 bits, it
                 refuses floats that look like 0..1.
@@ -152,8 +197,10 @@ class Model:
 
         Raises:
             DataError: If a picture cannot be read, or is none.
+            ConfigError: For an unknown option or an impossible value.
         """
-        results = list(self.stream(images, min_score=min_score, scale=scale, batch_size=batch_size))
+        threshold = _threshold(conf, min_score)
+        results = list(self.stream(images, conf=threshold, scale=scale, batch_size=batch_size))
         return results[0] if is_one(images) else results
 
     def detect(self, images: Any, scale: Scale = "guess") -> list[Result]:
@@ -161,20 +208,27 @@ class Model:
         return list(self.stream(images, scale=scale))
 
     def stream(
-        self, images: Any, *, min_score: float | None = None, scale: Scale = "guess", batch_size: int = 8
+        self,
+        images: Any,
+        *,
+        conf: float | None = None,
+        min_score: float | None = None,
+        scale: Scale = "guess",
+        batch_size: int = 8,
     ) -> Iterator[Result]:
         """Yield a `Result` for each picture, as a call does, without holding all of them in memory."""
+        threshold = _threshold(conf, min_score)
         if batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, found {batch_size}")
         pictures = iterate_pictures(images, scale, self._model.image_channels, self._model.white_level)
         while batch := list(itertools.islice(pictures, batch_size)):
-            yield from self._results(batch, min_score)
+            yield from self._results(batch, threshold)
 
     def _results(self, pictures: list[Picture], min_score: float | None) -> Iterator[Result]:
         detections = self._model.detect_function()([picture.image for picture in pictures])
         for picture, objects in zip(pictures, detections, strict=True):
             kept = objects if min_score is None else objects.above(min_score)
-            # A least score that the caller names also says what is drawn.
+            # A threshold that the caller names also says what is drawn.
             yield Result(kept, picture.image, picture.source, DRAWN_FROM if min_score is None else 0.0)
 
     def optimize(self) -> Model:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,13 @@ from boxwright.types.pixels import (
     to_hwc,
     to_levels,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What one picture can be; a path may also be a folder or a pattern, and an array four-dimensional: these are several.
+OnePicture: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | Image.Image | NDArray[Any] | Tensor"
+SeveralPictures: TypeAlias = "list[Any] | tuple[Any, ...] | Iterator[Any]"
 
 _BATCH = 4
 _COLORS = 3

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import DataError
+from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import make_folder, write_whole
 from boxwright.data.image_io import encode_jpeg, encode_picture
 from boxwright.evaluation.pictures import draw_detections
@@ -75,7 +76,16 @@ class Result:
     """The objects detected in one picture, best first, with the picture.
 
     `len(result)` counts the objects; `result[0]` is one of them; `result[result.scores > 0.3]`, `result[:10]` and
-    `result[[2, 5]]` are results with some of them; `for one in result` iterates over them.
+    `result[[2, 5]]` are results with some of them; `for found_object in result` iterates over them.
+
+    >>> result = boxwright.load("model")("photos/street.png")
+    >>> best = result[0]
+    >>> best.box.shape, 0 < best.score <= 1, best.name in ("circle", "square", "triangle", "star")
+    ((4,), True, True)
+    >>> len(result[result.scores >= best.score])
+    1
+    >>> result.save("street-detected.png")
+    PosixPath('street-detected.png')
 
     Attributes:
         objects: The objects as arrays.
@@ -191,8 +201,28 @@ class Result:
             f"<table><tr><th>class</th><th>score</th><th>x, y, x, y</th></tr>{rows}</table>{more}"
         )
 
+    def show(self, min_score: float | None = None) -> None:
+        """Open the picture with the objects drawn on it in the system's viewer; a notebook displays it.
+
+        Args:
+            min_score: As for `plot`.
+
+        Raises:
+            OutputError: If no viewer is installed, as on a server.
+        """
+        from rich.console import Console
+
+        picture = self.plot(min_score)
+        if Console().is_jupyter:
+            import_module("IPython.display").display(picture)
+            return
+        from PIL import ImageShow
+
+        if not ImageShow.show(picture):
+            raise OutputError('no program that shows pictures is installed here; write a file: result.save("out.jpg")')
+
     def plot(self, min_score: float | None = None) -> PilImage:
-        """Return the picture with the objects drawn on it; `.show()` opens it, a notebook displays it.
+        """Return the picture with the objects drawn on it.
 
         Args:
             min_score: The least score that is drawn; by default 0.5, or any if objects were selected before.

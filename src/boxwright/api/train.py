@@ -1,4 +1,4 @@
-"""`boxwright.train`: training from a configuration, or from data and a preset.
+"""`boxwright.train`: training from annotated pictures, or from a configuration.
 
 A terminal or a notebook shows a progress bar.
 """
@@ -16,11 +16,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from boxwright.api.own import copied_config, use_own_data, use_own_detector
 from boxwright.api.run import Run
 from boxwright.base.errors import ConfigError
+from boxwright.base.files import is_file, is_folder, shown
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import with_options
 from boxwright.base.worker_pools import exit_while_importing
+from boxwright.config.preset import referred
 from boxwright.data.dataset import Dataset
 from boxwright.data.own_dataset import Collection
+from boxwright.data.recognize import is_data_file, is_record_file
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.load import Overrides, load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
@@ -112,18 +115,22 @@ def train(
 ) -> Run:
     """Train a detector, resuming from an earlier run in the same folder.
 
-    Either from a configuration, `train("pipeline.config", "model")`, or from data and a preset,
-    `train(data="yolo/data.yaml", model="ssd_mobilenet_v2_fpnlite_320", out="model")`, which first writes a
-    configuration into the folder, as `boxwright init` does. Under torchrun all processes make the same call.
+    From annotated pictures, for which a configuration is written into the run's folder first, as `boxwright train DATA`
+    does; or from a configuration, `train("pipeline.config", "model")`. Under torchrun all processes make the same call.
+
+    >>> run = boxwright.train("my-data", epochs=1)
+    >>> run.step > 0, run.best.name
+    (True, 'best.pt')
 
     Args:
-        config: The configuration: a file, "preset:NAME", or the result of `load_config`.
-        model_dir: The run's folder; it is created.
+        config: Annotated pictures, as `data`: a folder or a data.yaml; or the configuration: a file, "preset:NAME", or
+            the result of `load_config`.
+        model_dir: The run's folder; it is created. With data, "model" by default.
         settings: Settings outside the configuration.
         listeners: Receive events: a function of (step, numbers by name) such as `print`, an object with `on_event` and
             `close`, or several in a list or by name. One that fails is reported and disabled. By default a terminal or
             notebook shows a bar.
-        data: A folder of annotated pictures, in any format that `boxwright init` recognizes.
+        data: Annotated pictures, in any format that `boxwright init` recognizes.
         model: With `data`, a preset, a name of published weights ("d_fine_s_coco"), which the run starts from and
             which are fetched once, or a run's folder, whose configuration and weights it takes; by default a preset
             that fits the data.
@@ -146,7 +153,12 @@ def train(
     """
     exit_while_importing()
     dataset, detector = options.pop("dataset", None), options.pop("detector", None)
-    folder, stretched = _folder(model_dir, options.pop("out", None)), options.pop("stretch_schedule", False)
+    if isinstance(config, str | Path) and is_data(config):
+        if data is not None:
+            raise ConfigError(f"train: {config} and data={str(data)!r} both name annotated pictures; pass one of them")
+        config, data = None, config
+    folder = _folder(model_dir, options.pop("out", None), data)
+    stretched = options.pop("stretch_schedule", False)
     reading = _reading(options, data)
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
     init = InitSettings(model=model or "", epochs=epochs, device=chosen.device, **reading)
@@ -183,10 +195,32 @@ def _reading(options: TrainOptions, data: str | Path | None) -> dict[str, Any]:
     }
 
 
-def _folder(model_dir: str | Path | None, out: str | Path | None) -> Path:
+def is_data(source: str | Path) -> bool:
+    """Whether what is to be trained on is annotated pictures, not a configuration.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
+    path = Path(source)
+    if referred(source) is not None or path.suffix in (".config", ".pbtxt"):
+        return False
+    if is_folder(path) or is_record_file(path) or path.suffix == ".csv":
+        return True
+    if path.suffix in (".yaml", ".yml", ".json", ".xml") and is_file(path):
+        return is_data_file(path)
+    missing = "" if is_file(path) else ", and no such file"
+    raise ConfigError(
+        f"train: {shown(path)} is neither annotated pictures (a folder, data.yaml, COCO's .json, TFRecords) nor a "
+        f"configuration (.config, .yaml, .json, preset:NAME){missing}"
+    )
+
+
+def _folder(model_dir: str | Path | None, out: str | Path | None, data: str | Path | None) -> Path:
     if model_dir is not None and out is not None:
         raise ConfigError("train: model_dir and out are aliases; pass one of them")
     folder = out if model_dir is None else model_dir
+    if folder is None and data is not None:
+        folder = "model"
     if folder is None:
         raise ConfigError('train: name the run\'s folder: train("pipeline.config", "model"), or out="model"')
     return Path(folder)
@@ -201,7 +235,7 @@ def _configuration(
 ) -> TrainEvalPipelineConfig:
     """Return the configuration to train, a copy that the caller may change."""
     if (config is None) == (data is None):
-        raise ConfigError('train: pass a configuration, train("pipeline.config", "model"), or data="folder"; not both')
+        raise ConfigError('train: pass annotated pictures, train("my-data"), or a configuration; not both')
     if data is not None:
         from boxwright.training.autoconfig.start import start_run
 

@@ -102,7 +102,8 @@ def to_hwc(image: Any, where: str, channels: int = _COLORS) -> NDArray[Any]:
         raise DataError(f"{where}: expected numbers in 0..255, found {array.dtype}")
     if array.shape[2] == 1 and channels == _COLORS:
         return np.repeat(array, _COLORS, axis=2)
-    return array if array.shape[2] == channels else array[..., :channels]
+    kept: NDArray[Any] = array if array.shape[2] == channels else array[..., :channels]
+    return kept
 
 
 def _tensor_values(tensor: Any) -> Any:
@@ -351,5 +352,6 @@ def apply_white_level(image: NDArray[Any], white: float) -> NDArray[np.uint8]:
     """Return values in 0..white as uint8 in 0..255: of integers of a number of bits the upper 8, else rounded."""
     if image.dtype.kind in "iu" and (shift := bits_to_drop(white)) is not None:
         return (image >> shift).astype(np.uint8)
-    scaled = image.astype(np.float64 if image.dtype.itemsize > 4 else np.float32)
-    return np.rint(scaled * (LARGEST / white)).clip(0, LARGEST).astype(np.uint8)
+    scaled: NDArray[np.floating[Any]] = image.astype(np.float64 if image.dtype.itemsize > 4 else np.float32)
+    levels: NDArray[np.uint8] = np.rint(scaled * (LARGEST / white)).clip(0, LARGEST).astype(np.uint8)
+    return levels
