@@ -24,6 +24,7 @@ COMMANDS = {
     "train": ("train.train_command", "Train a detector; run again to resume."),
     "evaluate": ("evaluate.evaluate_command", "Compute the metrics of a detector; draw what it finds."),
     "report": ("report.report_command", "Show on a page why average precision is what it is."),
+    "monitor": ("monitor.monitor_command", "Show a run on a page while it trains."),
     "history": ("history.history_command", "Write a picture of a run's curves."),
     "compare": ("compare.compare_command", "Compare two evaluations: is one better?"),
     "predict": ("predict.predict_command", "Detect objects in images, video, webcam and RTSP streams."),

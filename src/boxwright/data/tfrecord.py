@@ -14,7 +14,7 @@ import re
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -288,3 +288,21 @@ def write_records_to(
     if packer:
         file.write(packer.flush())
     return count
+
+
+def read_new_records(path: Path, start: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the complete records from a byte of a growing file on, each with the byte that follows it.
+
+    It ends at a record that is still being written, and at one whose length is damaged, which is read again next time.
+    """
+    with path.open("rb") as file:
+        file.seek(start)
+        while len(head := file.read(_HEADER.size)) == _HEADER.size:
+            length, checksum = _HEADER.unpack(head)
+            if checksum != masked_crc(head[:8]) or length > RECORD_BYTES.value:
+                return
+            body = file.read(length + _FOOTER.size)
+            if len(body) < length + _FOOTER.size:
+                return
+            start += len(head) + len(body)
+            yield body[:length], start

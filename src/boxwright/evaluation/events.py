@@ -1,4 +1,4 @@
-"""TensorBoard's event files, written at once, with TF2's tags and folders."""
+"""TensorBoard's event files, written at once, with TF2's tags and folders; and the pictures in them, read again."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 import os
 import socket
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from PIL import Image
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -18,7 +21,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from boxwright.base.files import make_folder
 from boxwright.data.image_io import encode_jpeg, encode_png
-from boxwright.data.tfrecord import write_records_to
+from boxwright.data.tfrecord import read_new_records, write_records_to
 
 # The histogram edges of TensorBoard's own writers.
 _EDGES = [1e-12 * 1.1**power for power in range(774)]
@@ -110,3 +113,40 @@ def write_evaluation_events(
     for number, picture in enumerate(pictures.values() if draws_pictures(step, before) else ()):
         events.image(f"eval_side_by_side_{number}_0", picture, step)
     events.flush()
+
+
+@dataclass(frozen=True)
+class LoggedPicture:
+    """A picture in an event file: PNG or JPEG, as it was encoded."""
+
+    tag: str
+    step: int
+    encoded: bytes
+
+
+class EventFollower:
+    """Reads the pictures that were added to one event file since it last looked, while it is being written."""
+
+    def __init__(self, path: Path, *tags: str) -> None:
+        """Begin at the start of the file.
+
+        Args:
+            path: The event file.
+            *tags: How the tags of the wanted pictures begin.
+        """
+        self._path, self._start, self._tags = path, 0, tags
+
+    def read(self) -> Iterator[LoggedPicture]:
+        """Yield the new pictures in order; a record that is not complete yet is left for the next time."""
+        wanted = [tag.encode() for tag in self._tags]
+        for record, self._start in read_new_records(self._path, self._start):
+            # Most of a file are numbers and histograms, which need not be parsed.
+            if not any(tag in record for tag in wanted):
+                continue
+            try:
+                event = Event.FromString(record)
+            except DecodeError:
+                continue
+            for value in event.summary.value:
+                if value.HasField("image") and value.tag.startswith(self._tags):
+                    yield LoggedPicture(value.tag, event.step, value.image.encoded_image_string)

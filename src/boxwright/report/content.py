@@ -1,9 +1,7 @@
-"""What a page says: values for its template, data for its scripts, and what each metric is, in a sentence."""
+"""What a page says: values for its template, and data for its scripts."""
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +11,7 @@ from boxwright.report.analysis import Analysis
 from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, IMAGES_A_PART, has_shapes, mean_curve, suspects
 from boxwright.report.explained import Part, ranked
 from boxwright.report.matching import THRESHOLDS, TYPES, confusion
+from boxwright.report.metric_words import absence, readable_name, sentence
 from boxwright.report.pictures import Photos
 from boxwright.report.scores import (
     GRID,
@@ -26,70 +25,6 @@ from boxwright.report.scores import (
 from boxwright.report.sources import Source
 from boxwright.report.tables import Tables
 from boxwright.runtime.optional import installed_versions
-
-# The first pattern that a name contains tells what it is.
-_SENTENCES = (
-    (
-        r"^Keypoints_Precision/mAP@\.(\d\d)",
-        r"Average precision of a class's keypoints where a similarity (OKS) of 0.\1 is enough.",
-    ),
-    (
-        r"^Keypoints_Precision/mAP \((medium|large)\)",
-        r"Average precision of a class's keypoints, on \1 objects by COCO's bounds.",
-    ),
-    (
-        r"^Keypoints_Precision/mAP",
-        "Average precision of a class's keypoints, mean over similarities (OKS) 0.50 to 0.95: how near are they to the"
-        " true places, by the object's size and each point's own tolerance.",
-    ),
-    (r"^Keypoints_Recall", "Objects of a class whose keypoints are found: recall by similarity (OKS)."),
-    (r"mAP \(small\)", "Average precision on objects of fewer than 32² pixels."),
-    (r"mAP \(medium\)", "Average precision on objects of 32² to 96² pixels."),
-    (r"mAP \(large\)", "Average precision on objects of more than 96² pixels."),
-    (r"mAP@\.50IOU", "Average precision where sharing half of the area is enough to find an object."),
-    (r"mAP@\.75IOU", "Average precision where three quarters of the area must be shared: how exact are the boxes?"),
-    (r"AR@100 \(small\)", "Recall of objects of fewer than 32² pixels, with 100 detections per image."),
-    (r"AR@100 \(medium\)", "Recall of objects of 32² to 96² pixels, with 100 detections per image."),
-    (r"AR@100 \(large\)", "Recall of objects of more than 96² pixels, with 100 detections per image."),
-    (
-        r"AR@(\d+)",
-        r"Objects found with at most \1 detections per class and image: recall, mean over overlaps 0.50 to 0.95.",
-    ),
-    (r"Precision/mAP ByCategory|PerformanceByCategory/mAP/", "Average precision of one class."),
-    (r"PerformanceBySuperCategory", "Average precision, mean over a group of classes."),
-    (r"Precision/mAP$", "Average precision, mean over classes and overlaps 0.50 to 0.95: COCO's headline number."),
-    (r"AP@0\.5IOU|mAP@0\.5IOU", "Average precision at an overlap of 0.5, as PASCAL VOC or Open Images define it."),
-    (r"_AP$", "Average precision by LVIS's rules: only classes that were looked for in an image count there."),
-    (r"_AP50$", "LVIS's, where sharing half of the area is enough to find an object."),
-    (r"_AP75$", "LVIS's, where three quarters of the area must be shared."),
-    (r"_AP([sml])$", "LVIS's, on small (below 32²), medium (to 96²) or large objects."),
-    (r"_AP([rcf])$", "LVIS's, of classes in fewer than 10 (r), 10 to 99 (c) or more (f) training images."),
-    (r"_AR[sml]?@300$", "Objects found with at most 300 detections of an image, by LVIS's rules."),
-    (r"CorLoc", "The share of images in which at least one object of a class is found."),
-    (r"^Loss/", "A loss of training, on these images."),
-    (r"easy|medium|hard", "Average precision on WIDER FACE's faces of this difficulty."),
-)
-
-_OF_MASKS = "DetectionMasks_"
-
-
-def sentence(name: str) -> str:
-    """Return what a metric is; empty if it is not known here."""
-    for pattern, text in _SENTENCES:
-        if match := re.search(pattern, name):
-            own = match.expand(text) if "\\1" in text else text
-            return f"{own} Objects share areas of masks, not of boxes." if name.startswith(_OF_MASKS) else own
-    return ""
-
-
-def absence(name: str, value: float | None) -> str:
-    """Return why a metric has no value; empty if it has one."""
-    if value is None or not math.isfinite(value):
-        return "not a number: no object of some class to measure on"
-    if value >= 0 or name.startswith("Loss/"):
-        return ""
-    return "nothing to measure: no object of this kind"
-
 
 # COCO's bounds of sizes, in square pixels.
 SMALL, LARGE = 32.0**2, 96.0**2

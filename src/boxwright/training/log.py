@@ -30,7 +30,7 @@ from boxwright.evaluation.metrics.metric import without_nan
 from boxwright.nn.criteria.criterion import Description
 from boxwright.types import Categories
 
-_LINES = "metrics.jsonl"
+LINES = "metrics.jsonl"
 _LOG = logging.getLogger("boxwright.run")
 
 
@@ -229,7 +229,7 @@ class JsonLines:
             start: The step at which the run begins or resumes.
             evaluated: The step of the last evaluation that counts.
         """
-        path = model_dir / _LINES
+        path = model_dir / LINES
         _forget_after(path, start, evaluated)
         self._file = path.open("a", encoding="utf-8")
 
@@ -345,7 +345,7 @@ def _forget_after(path: Path, step: int, evaluated: int) -> None:
         return
     kept = []
     for line in read_file(path).decode(errors="replace").splitlines():
-        values = _parsed(line)
+        values = parse_line(line)
         done = values.get("step")
         # Evaluations may be logged after later steps, so they have a limit of their own: the last that the checkpoint
         # has.
@@ -356,14 +356,14 @@ def _forget_after(path: Path, step: int, evaluated: int) -> None:
 
 def read_lines(model_dir: Path) -> list[dict[str, object]]:
     """Return the lines of a run's metrics.jsonl, in order; none where there is no such file."""
-    path = model_dir / _LINES
+    path = model_dir / LINES
     if not path.is_file():
         return []
-    rows = [_parsed(line) for line in read_file(path).decode(errors="replace").splitlines()]
+    rows = [parse_line(line) for line in read_file(path).decode(errors="replace").splitlines()]
     return [row for row in rows if isinstance(row.get("step"), int)]
 
 
-def _parsed(line: str) -> dict[str, object]:
+def parse_line(line: str) -> dict[str, object]:
     """Read a line; one that is no object of JSON has nothing in it."""
     try:
         values = json.loads(line)

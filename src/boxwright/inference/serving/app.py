@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, asynccontextmanager
 from functools import lru_cache
@@ -74,7 +74,20 @@ def add_page(app: FastAPI, models: Models, least_score: float) -> None:
     """
     # Read once: a request never names a path.
     folder = files("boxwright.inference.serving").joinpath("page")
-    pages = {file.name: file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in _TYPES}
+    add_files(app, {file.name: file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in _TYPES})
+
+    @app.get("/models")
+    async def served() -> Response:
+        content = {"models": [_about(model) for model in models], "least_score": least_score}
+        return Response(orjson.dumps(content), media_type="application/json")
+
+
+def add_files(app: FastAPI, pages: Mapping[str, bytes]) -> None:
+    """Add the routes of a page's files: `index.html` as `/`, the others as `/page/NAME`.
+
+    Args:
+        pages: Contents by name; the endings are those of HTML, CSS, JavaScript and SVG.
+    """
 
     def page(name: str) -> Response:
         return Response(pages[name], headers=_HEADERS, media_type=_TYPES[Path(name).suffix])
@@ -86,11 +99,6 @@ def add_page(app: FastAPI, models: Models, least_score: float) -> None:
     @app.get("/page/{name}")
     async def file(name: str) -> Response:
         return page(name) if name in pages and name != _INDEX else error_response(404, "no such address; see /")
-
-    @app.get("/models")
-    async def served() -> Response:
-        content = {"models": [_about(model) for model in models], "least_score": least_score}
-        return Response(orjson.dumps(content), media_type="application/json")
 
 
 def _about(model: ServedModel) -> dict[str, Any]:
