@@ -85,7 +85,7 @@ def luminance(color: Color) -> float:
 
 def text_color(background: Color) -> Color:
     """Return black or white, whichever has the higher contrast on a background: at least 4.5 to 1 on any."""
-    # Contrast is (lighter + 0.05) / (darker + 0.05), so black and white are equally far where the square is 1.05 · 0.05.
+    # Contrast is (lighter + 0.05) / (darker + 0.05): black and white have the same where the square is 1.05 · 0.05.
     return (0, 0, 0) if (luminance(background) + 0.05) ** 2 > 1.05 * 0.05 else (255, 255, 255)
 
 
@@ -267,7 +267,7 @@ def _caption_places(canvas: Image.Image, corners: Corners, label: Image.Image) -
     # A picture may be lower than a caption, and a box may be outside.
     starts = starts[inside] if inside.any() else np.clip(starts[:1], 0, max(canvas.height - label.height, 0))
     starts = np.round(starts)
-    return np.concatenate([starts, starts + [label.width, label.height]], axis=1)
+    return np.concatenate([starts, starts + np.array([label.width, label.height])], axis=1)
 
 
 @lru_cache(maxsize=1024)

@@ -126,7 +126,7 @@ def _survey(dataset: Dataset, name: str, pictures: int, report: Path | None) -> 
     with unfinished(report, "a page on data") as folder:
         make_folder(folder / "data")
         remove_parts(folder)
-        with DataCollector(len(dataset), folder, ReportSettings()) as collector:
+        with DataCollector(dataset, folder, ReportSettings()) as collector:
             survey, samples = survey_dataset(
                 dataset, num_pictures=pictures, progress=count_progress("inspect"), visit=collector.add
             )

@@ -139,7 +139,8 @@ class EventFollower:
     def read(self) -> Iterator[LoggedPicture]:
         """Yield the new pictures in order; a record that is not complete yet is left for the next time."""
         wanted = [tag.encode() for tag in self._tags]
-        for record, self._start in read_new_records(self._path, self._start):
+        for record, stop in read_new_records(self._path, self._start):
+            self._start = stop
             # Most of a file are numbers and histograms, which need not be parsed.
             if not any(tag in record for tag in wanted):
                 continue

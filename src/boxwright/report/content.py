@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from boxwright.report.analysis import Analysis
-from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, IMAGES_A_PART, has_shapes, mean_curve, suspects
+from boxwright.report.events import (
+    CLASSES_A_PART,
+    EVENTS_A_PART,
+    IMAGES_A_PART,
+    event_columns,
+    has_shapes,
+    label_disagreements,
+    mean_curve,
+    trusted_classes,
+)
 from boxwright.report.explained import Part, ranked
 from boxwright.report.matching import THRESHOLDS, TYPES, confusion
 from boxwright.report.metric_words import absence, readable_name, sentence
@@ -24,6 +33,7 @@ from boxwright.report.scores import (
 )
 from boxwright.report.sources import Source
 from boxwright.report.tables import Tables
+from boxwright.report.verdict import Verdict, judge
 from boxwright.runtime.optional import installed_versions
 
 # COCO's bounds of sizes, in square pixels.
@@ -38,9 +48,9 @@ _ERRORS = {
     "classification": "The right place, another class.",
     "localization": "The right class, but the box shares only a tenth to a half of its area with the object.",
     "both": "Neither the class is right, nor the place exact.",
-    "duplicate": "An object that a better scored detection has found already.",
+    "duplicate": "An object that a more confident detection has found already.",
     "background": "Nothing is there that is annotated.",
-    "missed": "Objects that no detection came near.",
+    "missed": "An object that is not found, nor taken for another class (any score: nor near a wrong detection).",
     "false positives": "All wrong detections, if they were scored below every right one.",
     "false negatives": "All objects that were not found, if they did not count.",
 }
@@ -56,6 +66,7 @@ def page_content(
     most = max((part.gain.value for part in parts), default=0.0) or 1.0
     metrics = _metrics(source, analysis)
     errors = _errors(analysis)
+    verdict = judge(analysis, photos)
     kinds = [kind for kind, start in _BY_CLASS.items() if any(name.startswith(start) for name in source.metrics)]
     classes = _classes(source, analysis, kinds)
     return {
@@ -79,24 +90,39 @@ def page_content(
         },
         "reliability": judged,
         "fitted": fitted,
-        "suspects": len(suspects(tables, analysis.outcomes)),
+        "disagreements": len(label_disagreements(analysis)),
+        "trusted": [tables.class_names[number] for number in np.flatnonzero(trusted_classes(analysis))],
+        "verdict": verdict,
         "photos": photos,
         "duplicates": len(photos.groups),
         "shown_duplicates": min(len(photos.groups), _MOST_GROUPS),
         "problem": source.problem,
         "data": _data(analysis)
-        | {"reliability": _reliability_data(judged, fitted), "duplicates": photos.groups[:_MOST_GROUPS]},
+        | {
+            "reliability": _reliability_data(judged, fitted),
+            "duplicates": photos.groups[:_MOST_GROUPS],
+            "verdict": _verdict_data(analysis, verdict),
+        },
         "numbers": {
             "metrics": {row["name"]: row["value"] for row in metrics},
             "intervals": {name: interval.to_list() for name, interval in analysis.intervals.items()},
             "draws": len(analysis.drawn),
             "threshold": _chosen(analysis.chosen),
-            "errors": {row["name"]: {"count": row["count"], "gain": row["gain"]} for row in errors},
+            "errors": {row["name"]: {key: row[key] for key in ("count", "shown", "gain")} for row in errors},
             "parts": [{**vars(part), "gain": part.gain.to_list()} for part in parts],
             "calibration_error": _plain(judged.error),
             "classes": [{key: _plain(value) for key, value in row.items()} for row in classes],
         },
     }
+
+
+def _verdict_data(analysis: Analysis, verdict: Verdict) -> dict[str, Any]:
+    """Return the picture of the verdict with its events, and the filters that select what it speaks of."""
+    if verdict.image is None:
+        return {"filters": verdict.filters, "image": None}
+    events = np.flatnonzero(analysis.outcomes.images == verdict.image)
+    columns = event_columns(analysis.tables, analysis.outcomes, events)
+    return {"filters": verdict.filters, "image": verdict.image, "events": columns}
 
 
 def _reliability_data(judged: Reliability, fitted: FittedCalibration | None) -> dict[str, Any]:
@@ -124,6 +150,7 @@ def _metrics(source: Source, analysis: Analysis) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
+            "readable": readable_name(name),
             "value": None if value is None or absence(name, value) else value,
             "sentence": sentence(name),
             "absence": absence(name, value),
@@ -207,17 +234,25 @@ def _chosen(chosen: ChosenThreshold | None) -> dict[str, Any] | None:
 
 
 def _errors(analysis: Analysis) -> list[dict[str, Any]]:
-    tide = analysis.tide
+    """Return the kinds of errors: their number at the threshold and at any score, and what they cost."""
+    tide, objects = analysis.tide, int((~analysis.tables.objects.crowd).sum())
     counts = tide.counts | {
         "false positives": sum(count for name, count in tide.counts.items() if name != "missed"),
-        "false negatives": int((~analysis.tables.objects.crowd).sum() - _count_detected_objects(analysis)),
+        "false negatives": objects - _count_detected_objects(analysis),
+    }
+    events = dict(zip(TYPES, np.bincount(analysis.outcomes.types, minlength=len(TYPES)).tolist(), strict=True))
+    shown = events | {
+        "false positives": sum(count for name, count in events.items() if name not in ("right", "missed")),
+        "false negatives": objects - events["right"],
     }
     most = max(tide.gains.values()) or 1.0
     return [
         {
             "name": name,
             "sentence": text,
+            "type": TYPES.index(name) if name in TYPES else None,
             "count": counts[name],
+            "shown": shown[name],
             "gain": tide.gains[name],
             "share": max(tide.gains[name], 0.0) / most,
         }
