@@ -29,9 +29,10 @@ _SENTENCES = (
     (r"AR@100 \(small\)", "Recall of objects of fewer than 32² pixels, with 100 detections per image."),
     (r"AR@100 \(medium\)", "Recall of objects of 32² to 96² pixels, with 100 detections per image."),
     (r"AR@100 \(large\)", "Recall of objects of more than 96² pixels, with 100 detections per image."),
+    (r"AR@1$", "Recall with one detection per class and image, mean over overlaps 0.50 to 0.95."),
     (
         r"AR@(\d+)",
-        r"Objects found with at most \1 detections per class and image: recall, mean over overlaps 0.50 to 0.95.",
+        r"Recall with at most \1 detections per class and image, mean over overlaps 0.50 to 0.95.",
     ),
     (r"Precision/mAP ByCategory|PerformanceByCategory/mAP/", "Average precision of one class."),
     (r"PerformanceBySuperCategory", "Average precision, mean over a group of classes."),

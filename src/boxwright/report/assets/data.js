@@ -42,7 +42,7 @@ function draw() {
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}` }, photo(index));
   const shown = drawn.boxes ? objects : [];
   for (const [place, ...at] of shown) {
-    const rect = box("truth", at);
+    const rect = box("truth solid", at);
     rect.append(shape("title", {}, `${className(place)}, ${at[2]} × ${at[3]}`));
     svg.append(rect);
   }
@@ -60,7 +60,7 @@ onArrows((by) => {
 // A whole image; its objects are read when it is scrolled to.
 function whole(index) {
   const svg = shape("svg", { viewBox: `0 0 ${images.width[index]} ${images.height[index]}` }, photo(index));
-  whenSeen(svg, async () => { for (const [, ...at] of await objectsOf(index)) svg.append(box("truth", at)); });
+  whenSeen(svg, async () => { for (const [, ...at] of await objectsOf(index)) svg.append(box("truth solid", at)); });
   return svg;
 }
 

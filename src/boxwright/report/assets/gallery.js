@@ -79,7 +79,7 @@ function imageDrawing(index, events, { event = null, shapes = {}, layers = { tru
     const kind = kindOf(one);
     if (layers.truth && one.object && one.truth !== NOTHING) {
       outline(svg, shapes[one.id]?.truth, "truth");
-      if (kind !== "missed" || !layers.missed) svg.append(box("truth", one.object));
+      svg.append(box("truth", one.object));
     }
     if (!layers[kind]) continue;
     outline(svg, shapes[one.id]?.found, kind);

@@ -127,7 +127,7 @@ function drawNumbers({ run, state, steps, batch_size: batch, age }) {
   const speed = recent.length ? recent.length / recent.reduce((sum, value) => sum + 1 / value, 0) : 0;
   $("left").textContent = state !== "ended" && whole && speed && step < steps ? `about ${duration((steps - step) / speed)}` : "–";
   $("loss").textContent = newest ? brief(newest["Loss/total_loss"]) : "–";
-  $("speed").textContent = speed ? (batch ? `${brief(speed * batch)} images/s` : `${brief(speed)} steps/s`) : "–";
+  $("speed").textContent = speed ? (batch ? `${(speed * batch).toFixed(1)} images/s` : `${brief(speed)} steps/s`) : "–";
   const name = AP.find((ap) => tested.some((row) => row[ap] >= 0));
   $("best-name").textContent = "best AP";
   if (name) {
