@@ -120,7 +120,7 @@ def test_long_logs_are_thinned_evenly() -> None:
     assert kept[-1] == 999
     assert 500 in kept
     assert 100 <= len(kept) <= 101
-    assert set(np.diff([step for step in kept if step != 500])) <= {10, 11}  # type: ignore[arg-type]
+    assert set(np.diff([step for step in kept if step != 500])) <= {10, 11}
     assert thin(rows, most=5000) == rows
     assert thin([], most=5) == []
 

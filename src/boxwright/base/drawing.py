@@ -243,9 +243,8 @@ def _place_captions(canvas: Image.Image, captions: Sequence[tuple[Corners, Image
     taken = np.zeros((0, 4))
     for corners, label in reversed(captions):
         places = _caption_places(canvas, corners, label)
-        overlaps = (places[:, None, :2] < taken[None, :, 2:]) & (places[:, None, 2:] > taken[None, :, :2])
-        covered = np.any(np.all(overlaps, axis=2), axis=1)
-        free = np.flatnonzero(~covered)
+        apart = (places[:, None, :2] >= taken[None, :, 2:]) | (places[:, None, 2:] <= taken[None, :, :2])
+        free = np.flatnonzero(np.all(np.any(apart, axis=2), axis=1))
         if len(free):
             place = places[free[0]]
             canvas.paste(label, (int(place[0]), int(place[1])))
