@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boxwright.api.pictures import Picture, is_one, iterate_pictures
+from boxwright.api.pictures import Picture, is_one, iterate_pictures, iterate_pictures_or_errors
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
 from boxwright.runtime.devices import require_runtime
@@ -133,9 +133,10 @@ class Model:
         """Detect objects: one picture in gives one `Result`, several give a list of them.
 
         Args:
-            images: A picture: a path, an http(s) address, the bytes of an image file, a PIL image, an array HWC in
-                RGB or a tensor CHW. Or several: a list of pictures, a folder, a pattern such as `shots/*.jpg`, an array
-                or tensor of four dimensions. A detector of more channels takes arrays, tensors and .npy files.
+            images: A picture: a path, an http(s) address, the bytes of an image file, an open file or io.BytesIO, a PIL
+                image, an array HWC in RGB or a tensor CHW. Or several: a list of pictures, a folder, a pattern such as
+                `shots/*.jpg`, an array or tensor of four dimensions. A detector of more channels takes arrays, tensors
+                and .npy files.
             min_score: The least score of returned objects; by default the configuration's, and `plot` and `save` draw
                 those of 0.5 or more.
             scale: The range of floats: "pixels" for 0..255, "unit" for 0..1; "guess" refuses what looks like 0..1.
@@ -147,29 +148,41 @@ class Model:
         Raises:
             DataError: If a picture cannot be read, or is none.
         """
-        results = list(self.stream(images, min_score=min_score, scale=scale, batch_size=batch_size))
+        pictures = iterate_pictures(images, scale, self._model.image_channels)
+        results = list(self._results(pictures, min_score, batch_size))
         return results[0] if is_one(images) else results
 
     def detect(self, images: Any, scale: str = "guess") -> list[Result]:
         """Detect objects in pictures, as a call does, but always return a list."""
-        return list(self.stream(images, scale=scale))
+        return list(self._results(iterate_pictures(images, scale, self._model.image_channels)))
 
     def stream(
         self, images: Any, *, min_score: float | None = None, scale: str = "guess", batch_size: int = 8
     ) -> Iterator[Result]:
-        """Yield a `Result` for each picture, as a call does, without holding all of them in memory."""
+        """Yield a `Result` for each picture, as a call does, without holding all of them in memory.
+
+        A picture that cannot be read gives a result without objects, whose `error` says why; a call raises instead.
+        """
+        pictures = iterate_pictures_or_errors(images, scale, self._model.image_channels)
+        yield from self._results(pictures, min_score, batch_size)
+
+    def _results(
+        self, pictures: Iterator[Picture], min_score: float | None = None, batch_size: int = 8
+    ) -> Iterator[Result]:
         if batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, found {batch_size}")
-        pictures = iterate_pictures(images, scale, self._model.image_channels)
+        # A least score that the caller names also says what is drawn.
+        drawn_from = DRAWN_FROM if min_score is None else 0.0
         while batch := list(itertools.islice(pictures, batch_size)):
-            yield from self._results(batch, min_score)
-
-    def _results(self, pictures: list[Picture], min_score: float | None) -> Iterator[Result]:
-        detections = self._model.detect_function()([picture.image for picture in pictures])
-        for picture, objects in zip(pictures, detections, strict=True):
-            kept = objects if min_score is None else objects.above(min_score)
-            # A least score that the caller names also says what is drawn.
-            yield Result(kept, picture.image, picture.source, DRAWN_FROM if min_score is None else 0.0)
+            readable = [picture.image for picture in batch if not picture.error]
+            detections = iter(self._model.detect_function()(readable) if readable else [])
+            for picture in batch:
+                if picture.error:
+                    yield Result.without_objects(picture.image, picture.source, picture.error, self.categories)
+                    continue
+                objects = next(detections)
+                kept = objects if min_score is None else objects.above(min_score)
+                yield Result(kept, picture.image, picture.source, drawn_from)
 
     def optimize(self) -> Model:
         """Speed up a detector for inference only, by folding batch normalization into convolutions.

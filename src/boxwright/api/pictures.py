@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_folder
+from boxwright.base.files import cause, is_folder
 from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, read_array, read_image, to_rgb
 from boxwright.inference.fetch import fetch_image
 from boxwright.inference.files import IMAGES, VIDEOS, find_images
@@ -26,27 +26,29 @@ _COLORS = 3
 # Numbers of channels that become three: gray is repeated, alpha is dropped.
 _OF_COLORS = (1, 3, 4)
 _SCALES = ("guess", "pixels", "unit")
-_KINDS = "a path, an address, bytes of an image file, a PIL image, an HWC array or a CHW tensor"
+_KINDS = "a path, an address, bytes of an image file, an open file, a PIL image, an HWC array or a CHW tensor"
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A picture that was read.
+    """A picture that was read, or the reason why it could not be.
 
     Attributes:
-        image: uint8 [H, W, 3] in RGB; of more channels for a detector that takes them.
+        image: uint8 [H, W, 3] in RGB; of more channels for a detector that takes them; [0, 0, 3] if it was not read.
         source: Its path or address; empty if it had none.
+        error: Why it could not be read; empty if it was.
     """
 
     image: NDArray[np.uint8]
     source: str = ""
+    error: str = ""
 
 
 def is_one(images: Any) -> bool:
     """Whether an argument is one picture, not several: a folder or a pattern is several."""
     if isinstance(images, str | os.PathLike):
         return not _is_several(images)
-    if isinstance(images, bytes | bytearray | Image.Image):
+    if isinstance(images, bytes | bytearray | memoryview | Image.Image) or _is_file_object(images):
         return True
     # Arrays and tensors, without importing PyTorch to ask for its type; below, `detach` marks a tensor.
     return hasattr(images, "ndim") and images.ndim < _BATCH
@@ -68,6 +70,26 @@ def iterate_pictures(images: Any, scale: str = "guess", channels: int = 3) -> It
     Raises:
         DataError: If a picture is none or cannot be read, or its floats have another scale.
     """
+    for picture in iterate_pictures_or_errors(images, scale, channels):
+        if picture.error:
+            raise DataError(picture.error)
+        yield picture
+
+
+def iterate_pictures_or_errors(images: Any, scale: str = "guess", channels: int = 3) -> Iterator[Picture]:
+    """Yield a `Picture` for each picture of an argument, with `error` for those that cannot be read.
+
+    Args:
+        images: As for `iterate_pictures`.
+        scale: As for `iterate_pictures`.
+        channels: As for `iterate_pictures`.
+
+    Yields:
+        As many as there are pictures, in order, read one at a time.
+
+    Raises:
+        DataError: If the argument holds no pictures at all, or the floats of a list have another scale.
+    """
     if scale not in _SCALES:
         raise DataError(f"scale: expected {', '.join(_SCALES)}, found {scale!r}")
     if is_one(images):
@@ -76,18 +98,18 @@ def iterate_pictures(images: Any, scale: str = "guess", channels: int = 3) -> It
         images = find_images([Path(images)])
     elif not isinstance(images, Iterable):
         raise DataError(f"expected {_KINDS}, or a list of such, found {type(images).__name__}")
-    if isinstance(images, Sequence) or hasattr(images, "ndim"):
+    is_checked = isinstance(images, Sequence) or hasattr(images, "ndim")
+    if is_checked:
         _check_floats(images, scale)
-    else:  # one at a time: an iterator may be endless
-        images = _checked(images, scale)
+    # An iterator may be endless, so its images are checked one at a time.
     for number, image in enumerate(images):
-        yield _picture(image, f"image {number}", scale, channels)
-
-
-def _checked(images: Iterable[Any], scale: str) -> Iterator[Any]:
-    for image in images:
-        _check_floats([image], scale)
-        yield image
+        try:
+            if not is_checked:
+                _check_floats([image], scale)
+            yield _picture(image, f"image {number}", scale, channels)
+        except DataError as error:
+            named = isinstance(image, str | os.PathLike)
+            yield Picture(np.zeros((0, 0, _COLORS), np.uint8), os.fspath(image) if named else "", str(error))
 
 
 def _check_floats(images: Iterable[Any], scale: str) -> None:
@@ -132,11 +154,36 @@ def _picture(image: Any, where: str, scale: str, channels: int) -> Picture:
         if not path.exists() and path.suffix.lower() not in IMAGES:
             raise DataError(f"{path}: no such file; expected {_KINDS}")
         return Picture(read_image(path, upright=True), str(path))
-    if isinstance(image, bytes | bytearray):
+    if _is_file_object(image):
+        name = getattr(image, "name", "")
+        source = name if isinstance(name, str) else ""
+        return Picture(decode_image(_read_file_object(image, source or where), source or where, upright=True), source)
+    if isinstance(image, bytes | bytearray | memoryview):
         return Picture(decode_image(bytes(image), where, upright=True))
     if isinstance(image, Image.Image):
         return Picture(to_rgb(image), str(getattr(image, "filename", "") or ""))
     return Picture(_pixels(image, where, scale, channels))
+
+
+def _is_file_object(image: Any) -> bool:
+    """Return whether an argument is an open file, such as io.BytesIO."""
+    return callable(getattr(image, "read", None))
+
+
+def _read_file_object(file: Any, where: str) -> bytes:
+    """Return all bytes of an open file, from its start where it can be rewound."""
+    try:
+        # A buffer that an image was just written to is at its end.
+        if callable(seekable := getattr(file, "seekable", None)) and seekable():
+            file.seek(0)
+        data = file.read()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{where}: {cause(error)}") from None
+    if not isinstance(data, bytes | bytearray):
+        raise DataError(
+            f'{where}: expected an open file of bytes, as open(path, "rb"); its read() returned {type(data).__name__}'
+        )
+    return bytes(data)
 
 
 def _as_hwc(image: Any, where: str, channels: int) -> NDArray[Any]:
