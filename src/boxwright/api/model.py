@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from boxwright.api.pictures import OnePicture, Picture, SeveralPictures, is_one, iterate_pictures
+from boxwright.api.pictures import (
+    OnePicture,
+    Picture,
+    SeveralPictures,
+    is_one,
+    iterate_pictures,
+    iterate_pictures_or_errors,
+)
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import device_name
@@ -181,9 +188,10 @@ class Model:
         """Detect objects: one picture in gives one `Result`, several give a list of them.
 
         Args:
-            images: A picture: a path, an http(s) address, the bytes of an image file, a PIL image, an array HWC in
-                RGB or a tensor CHW. Or several: a list of pictures, a folder, a pattern such as `shots/*.jpg`, an array
-                or tensor of four dimensions. A detector of more channels takes arrays, tensors and .npy files.
+            images: A picture: a path, an http(s) address, the bytes of an image file, an open file or io.BytesIO, a PIL
+                image, an array HWC in RGB or a tensor CHW. Or several: a list of pictures, a folder, a pattern such as
+                `shots/*.jpg`, an array or tensor of four dimensions. A detector of more channels takes arrays, tensors
+                and .npy files.
             conf: The confidence threshold: objects of a lower score are not returned. By default the configuration's,
                 and `plot`, `show` and `save` draw objects of 0.5 or more.
             min_score: Another name of `conf`.
@@ -197,15 +205,16 @@ class Model:
 
         Raises:
             DataError: If a picture cannot be read, or is none.
-            ConfigError: For an unknown option or an impossible value.
+            ConfigError: For an impossible value.
         """
-        threshold = _threshold(conf, min_score)
-        results = list(self.stream(images, conf=threshold, scale=scale, batch_size=batch_size))
+        pictures = iterate_pictures(images, scale, self._model.image_channels, self._model.white_level)
+        results = list(self._results(pictures, _threshold(conf, min_score), batch_size))
         return results[0] if is_one(images) else results
 
     def detect(self, images: Any, scale: Scale = "guess") -> list[Result]:
         """Detect objects in pictures, as a call does, but always return a list."""
-        return list(self.stream(images, scale=scale))
+        pictures = iterate_pictures(images, scale, self._model.image_channels, self._model.white_level)
+        return list(self._results(pictures))
 
     def stream(
         self,
@@ -216,20 +225,30 @@ class Model:
         scale: Scale = "guess",
         batch_size: int = 8,
     ) -> Iterator[Result]:
-        """Yield a `Result` for each picture, as a call does, without holding all of them in memory."""
-        threshold = _threshold(conf, min_score)
+        """Yield a `Result` for each picture, as a call does, without holding all of them in memory.
+
+        A picture that cannot be read gives a result without objects, whose `error` says why; a call raises instead.
+        """
+        pictures = iterate_pictures_or_errors(images, scale, self._model.image_channels, self._model.white_level)
+        yield from self._results(pictures, _threshold(conf, min_score), batch_size)
+
+    def _results(
+        self, pictures: Iterator[Picture], min_score: float | None = None, batch_size: int = 8
+    ) -> Iterator[Result]:
         if batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, found {batch_size}")
-        pictures = iterate_pictures(images, scale, self._model.image_channels, self._model.white_level)
+        # A threshold that the caller names also says what is drawn.
+        drawn_from = DRAWN_FROM if min_score is None else 0.0
         while batch := list(itertools.islice(pictures, batch_size)):
-            yield from self._results(batch, threshold)
-
-    def _results(self, pictures: list[Picture], min_score: float | None) -> Iterator[Result]:
-        detections = self._model.detect_function()([picture.image for picture in pictures])
-        for picture, objects in zip(pictures, detections, strict=True):
-            kept = objects if min_score is None else objects.above(min_score)
-            # A threshold that the caller names also says what is drawn.
-            yield Result(kept, picture.image, picture.source, DRAWN_FROM if min_score is None else 0.0)
+            readable = [picture.image for picture in batch if not picture.error]
+            detections = iter(self._model.detect_function()(readable) if readable else [])
+            for picture in batch:
+                if picture.error:
+                    yield Result.without_objects(picture.image, picture.source, picture.error, self.categories)
+                    continue
+                objects = next(detections)
+                kept = objects if min_score is None else objects.above(min_score)
+                yield Result(kept, picture.image, picture.source, drawn_from)
 
     def optimize(self) -> Model:
         """Speed up a detector for inference only, by folding batch normalization into convolutions.

@@ -11,14 +11,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_folder, read_file
+from boxwright.base.files import cause, is_folder, read_file
 from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, explain_darkness, read_array, read_image, to_rgb
 from boxwright.inference.fetch import fetch_image
 from boxwright.inference.files import IMAGES, VIDEOS, find_images
@@ -36,32 +36,34 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # What one picture can be; a path may also be a folder or a pattern, and an array four-dimensional: these are several.
-OnePicture: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | Image.Image | NDArray[Any] | Tensor"
+OnePicture: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | IO[bytes] | Image.Image | NDArray[Any] | Tensor"
 SeveralPictures: TypeAlias = "list[Any] | tuple[Any, ...] | Iterator[Any]"
 
 _BATCH = 4
 _COLORS = 3
-_KINDS = "a path, an address, bytes of an image file, a PIL image, an HWC array or a CHW tensor"
+_KINDS = "a path, an address, bytes of an image file, an open file, a PIL image, an HWC array or a CHW tensor"
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A picture that was read.
+    """A picture that was read, or the reason why it could not be.
 
     Attributes:
-        image: uint8 [H, W, 3] in RGB; of more channels for a detector that takes them.
+        image: uint8 [H, W, 3] in RGB; of more channels for a detector that takes them; [0, 0, 3] if it was not read.
         source: Its path or address; empty if it had none.
+        error: Why it could not be read; empty if it was.
     """
 
     image: NDArray[np.uint8]
     source: str = ""
+    error: str = ""
 
 
 def is_one(images: Any) -> bool:
     """Whether an argument is one picture, not several: a folder or a pattern is several."""
     if isinstance(images, str | os.PathLike):
         return not _is_several(images)
-    if isinstance(images, bytes | bytearray | Image.Image):
+    if isinstance(images, bytes | bytearray | memoryview | Image.Image) or _is_file_object(images):
         return True
     # Arrays and tensors, without importing PyTorch to ask for its type; below, `detach` marks a tensor.
     return hasattr(images, "ndim") and images.ndim < _BATCH
@@ -87,6 +89,29 @@ def iterate_pictures(
     Raises:
         DataError: If a picture is none or cannot be read, or its values have another scale.
     """
+    for picture in iterate_pictures_or_errors(images, scale, channels, white_level):
+        if picture.error:
+            raise DataError(picture.error)
+        yield picture
+
+
+def iterate_pictures_or_errors(
+    images: Any, scale: Scale = "guess", channels: int = 3, white_level: float = 0.0
+) -> Iterator[Picture]:
+    """Yield a `Picture` for each picture of an argument, with `error` for those that cannot be read.
+
+    Args:
+        images: As for `iterate_pictures`.
+        scale: As for `iterate_pictures`.
+        channels: As for `iterate_pictures`.
+        white_level: As for `iterate_pictures`.
+
+    Yields:
+        As many as there are pictures, in order, read one at a time.
+
+    Raises:
+        DataError: If the argument holds no pictures at all, or the values of a list have another scale.
+    """
     # A named scale is for arrays: a file of 16 bits is not in 0..1.
     white, of_files = find_white_level(scale, white_level), white_level if isinstance(scale, str) else float(scale)
     if is_one(images):
@@ -95,14 +120,20 @@ def iterate_pictures(
         images = find_images([Path(images)])
     elif not isinstance(images, Iterable):
         raise DataError(f"expected {_KINDS}, or a list of such, found {type(images).__name__}")
-    if isinstance(images, Sequence) or hasattr(images, "ndim"):
+    is_checked = isinstance(images, Sequence) or hasattr(images, "ndim")
+    if is_checked:
         _check_floats(images, white)
-    else:  # one at a time: an iterator may be endless
-        images = _checked(images, white)
+    # An iterator may be endless, so its images are checked one at a time.
     for number, image in enumerate(images):
-        if number == 0 and not of_files:
-            _warn_of_darkness(image)
-        yield _picture(image, f"image {number}", (white, of_files), channels)
+        try:
+            if number == 0 and not of_files:
+                _warn_of_darkness(image)
+            if not is_checked:
+                _check_floats([image], white)
+            yield _picture(image, f"image {number}", (white, of_files), channels)
+        except DataError as error:
+            named = isinstance(image, str | os.PathLike)
+            yield Picture(np.zeros((0, 0, _COLORS), np.uint8), os.fspath(image) if named else "", str(error))
 
 
 def _warn_of_darkness(image: Any) -> None:
@@ -119,12 +150,6 @@ def _warn_of_darkness(image: Any) -> None:
 _LOG = logging.getLogger("boxwright")
 # Of formats that have more than 8 bits.
 _DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".pgm", ".ppm")
-
-
-def _checked(images: Iterable[Any], white: float) -> Iterator[Any]:
-    for image in images:
-        _check_floats([image], white)
-        yield image
 
 
 def _check_floats(images: Iterable[Any], white: float) -> None:
@@ -164,11 +189,37 @@ def _picture(image: Any, where: str, whites: tuple[float, float], channels: int)
         if not path.exists() and path.suffix.lower() not in IMAGES:
             raise DataError(f"{path}: no such file; expected {_KINDS}")
         return Picture(read_image(path, upright=True, white_level=of_files), str(path))
-    if isinstance(image, bytes | bytearray):
+    if _is_file_object(image):
+        name = getattr(image, "name", "")
+        source = name if isinstance(name, str) else ""
+        data = _read_file_object(image, source or where)
+        return Picture(decode_image(data, source or where, upright=True, white_level=of_files), source)
+    if isinstance(image, bytes | bytearray | memoryview):
         return Picture(decode_image(bytes(image), where, upright=True, white_level=of_files))
     if isinstance(image, Image.Image):
         return _from_pil(image, where, of_files)
     return Picture(_pixels(image, where, white, channels))
+
+
+def _is_file_object(image: Any) -> bool:
+    """Return whether an argument is an open file, such as io.BytesIO."""
+    return callable(getattr(image, "read", None))
+
+
+def _read_file_object(file: Any, where: str) -> bytes:
+    """Return all bytes of an open file, from its start where it can be rewound."""
+    try:
+        # A buffer that an image was just written to is at its end.
+        if callable(seekable := getattr(file, "seekable", None)) and seekable():
+            file.seek(0)
+        data = file.read()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{where}: {cause(error)}") from None
+    if not isinstance(data, bytes | bytearray):
+        raise DataError(
+            f'{where}: expected an open file of bytes, as open(path, "rb"); its read() returned {type(data).__name__}'
+        )
+    return bytes(data)
 
 
 def _pixels(image: Any, where: str, white: float, channels: int) -> NDArray[np.uint8]:

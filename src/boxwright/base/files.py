@@ -398,13 +398,13 @@ def partial_files(folder: Path) -> list[Path]:
     return sorted(folder.glob(".*.partial"))
 
 
-def unique_stem(name: str, taken: set[str]) -> str:
+def unique_stem(name: str, taken: set[str], allowed: str = "") -> str:
     """Return a valid file stem made from any text (such as an image id), different from all in `taken`, and add it.
 
-    It has letters, digits, dashes, dots and underscores, at most 120 bytes, with `-2`, `-3`… appended where needed.
-    `taken` holds lowercase stems.
+    It has letters, digits, dashes, dots, underscores and the characters of `allowed`, at most 120 bytes, with `-2`,
+    `-3`… appended where needed. `taken` holds lowercase stems.
     """
-    plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "_"
+    plain = "".join(c if c.isalnum() or c in "-_." or c in allowed else "_" for c in name).lstrip(".") or "_"
     while len(plain.encode("utf-8", "replace")) > _LONGEST_STEM:
         plain = plain[: max(len(plain) * 3 // 4, 1)] if len(plain) > _LONGEST_STEM else plain[:-1]
     plain = plain.encode("utf-8", "replace").decode()

@@ -13,6 +13,7 @@ _LARGE = "Large images: tiling"
 _VIDEOS = "Video, webcam, RTSP: tracking"
 # Those of inference/context_memory.py, which takes longer to import.
 _HORIZONS = ("all", "year", "month", "week", "day", "hour", "minute")
+_BROKEN = "Files that cannot be read"
 _MANY = "Large collections: --out results.parquet"
 
 
@@ -25,6 +26,9 @@ class PredictionSettings:
     )
     thresholds: str = setting(
         "", "A report's thresholds.json: the least score of each class, instead of --min_score; of this model only."
+    )
+    classes: tuple[str, ...] = setting(
+        (), "Detect these classes only, by name or id, separated by commas; repeatable, as a name may have a comma."
     )
     max_boxes: int = setting(100, "The most boxes drawn in a picture.", least=0)
     multi_scale: str = setting("", "Detect at many scales and in mirror images, and vote; such as refinedet320-voc.")
@@ -54,6 +58,10 @@ class PredictionSettings:
     )
     coco: bool = setting(False, "coco.json, a COCO data set whose annotations have scores.", _FILES)
     csv: bool = setting(False, "detections.csv, a line per object.", _FILES)
+    save_crops: bool = setting(False, "crops/CLASS, a picture of each object, cut out.", _FILES)
+    save_txt: bool = setting(
+        False, "labels, a file for each image in YOLO's format, and the class names in classes.txt.", _FILES
+    )
     save_video: bool = setting(False, "Write each video (H.264) with detections drawn.", _FILES)
     tile: int = setting(0, "Detect in square tiles of so many pixels, and in the whole image.", _LARGE, least=0)
     overlap: float = setting(0.2, "The share of a tile that overlaps the next.", _LARGE, least=0, most=0.9)
@@ -63,6 +71,13 @@ class PredictionSettings:
         0.0, "With --track: least cosine of embeddings for an old number; 0 for never.", _VIDEOS, least=0, most=1
     )
     frames: int = setting(0, "Stop after so many frames or images; 0 for all.", _VIDEOS, least=0)
+    reconnect: bool = setting(
+        False, "Open a stream or camera again when it ends or breaks off, until Ctrl-C: after 1, 2, 4 … 60 s.", _VIDEOS
+    )
+    max_errors: float = setting(
+        0.0, "The share of files that may be unreadable; with more, the exit status is 1.", _BROKEN, least=0, most=1
+    )
+    strict: bool = setting(False, "Stop at the first file that cannot be read, rather than go on without it.", _BROKEN)
 
     def __post_init__(self) -> None:
         name_device(self)
@@ -70,7 +85,8 @@ class PredictionSettings:
             raise ConfigError(f"--picture_format {self.picture_format}: expected {' or '.join(_PICTURES)}")
         if self.thresholds and self.track:
             raise ConfigError("--thresholds: tracks go on at low scores, so that --track takes --min_score alone")
-
+        if self.strict and self.max_errors:
+            raise ConfigError("--strict stops at the first file that cannot be read; remove it or --max_errors")
         if self.reidentify and not self.track:
             raise ConfigError("--reidentify: objects have numbers with --track alone; add it")
 
@@ -90,7 +106,6 @@ class CollectionSettings:
     part_size: int = setting(1024, "Images per Parquet file; the most that a kill loses.", _MANY, least=1)
     batch_size: int = setting(8, "Images per batch.", _MANY, least=1)
     column: str = setting("", "The Parquet column with the images, if not detected.", _MANY)
-    max_errors: float = setting(0.01, "The share of unreadable images that is tolerated.", _MANY, least=0, most=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,7 +179,9 @@ def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
         "column": job.column,
         "weights": weights,
         "settings": {name: settings[name] for name in _RESULT_SETTINGS}
-        | ({"thresholds": settings["thresholds"]} if settings["thresholds"] else {}),
+        # Left out where they are not set, as in plans of versions that had no such setting.
+        | ({"thresholds": settings["thresholds"]} if settings["thresholds"] else {})
+        | ({"classes": list(settings["classes"])} if settings["classes"] else {}),
     }
     store = Store(job.out)
     store.make()

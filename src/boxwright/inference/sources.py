@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import DataError
+from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import is_file
 from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, read_array, read_image
 from boxwright.inference.fetch import fetch_image, names_image, names_video, sends_image
@@ -22,6 +26,9 @@ _CAMERA = re.compile(r"camera(?::([0-9]{1,3}))?|([0-9]{1,3})")
 _ADDRESS = re.compile(r"([a-z][a-z0-9]*)://.+", re.IGNORECASE)
 _LIVE = {"rtsp", "rtsps", "rtmp", "udp", "tcp", "srt", "rtp"}
 _FETCHED = {"http", "https"}
+# A camera that restarts is back within a minute, and one that is gone should not be asked more often than that.
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+_LOG = logging.getLogger("boxwright")
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +148,56 @@ class CameraSource:
             camera.release()
 
 
-Source = ImageSource | VideoSource | CameraSource
+@dataclass(frozen=True, eq=False)
+class ReconnectingSource:
+    """A stream or camera that is opened again whenever it ends or breaks off.
+
+    Attributes:
+        source: What is opened each time.
+    """
+
+    source: VideoSource | CameraSource
+    moving = True
+
+    @property
+    def name(self) -> str:
+        """The name in results."""
+        return self.source.name
+
+    @property
+    def live(self) -> bool:
+        """Whether pictures arrive in real time."""
+        return self.source.live
+
+    def count(self) -> int | None:
+        """Return None: unknown."""
+        return None
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield pictures without end; numbers and times go on from one connection to the next.
+
+        Raises:
+            DataError: If the first connection fails, as the address is then probably wrong.
+        """
+        start, number, seconds, wait = time.monotonic(), 0, 0.0, _FIRST_WAIT_S
+        for connection in itertools.count():
+            # A source that sends faster than in real time is ahead of the clock.
+            opened, reason = max(seconds, time.monotonic() - start), "it ended"
+            try:
+                for frame in self.source.frames():
+                    seconds = opened + (frame.time or 0.0)
+                    yield replace(frame, number=number, time=seconds)
+                    number, wait = number + 1, _FIRST_WAIT_S
+            except DataError as error:
+                if connection == 0 and number == 0:
+                    raise
+                reason = str(error)
+            _LOG.warning("%s: connecting again in %g s: %s", self.name, wait, reason.removeprefix(f"{self.name}: "))
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+
+Source = ImageSource | VideoSource | CameraSource | ReconnectingSource
 
 
 def find_sources(words: Sequence[str]) -> list[Source]:
@@ -156,6 +212,21 @@ def find_sources(words: Sequence[str]) -> list[Source]:
 def read_by_white_level(sources: Sequence[Source], level: float) -> list[Source]:
     """Return sources whose images of more than 8 bits are read by a white level; videos have 8 bits."""
     return [replace(source, white_level=level) if isinstance(source, ImageSource) else source for source in sources]
+
+
+def reconnecting(sources: Sequence[Source]) -> list[Source]:
+    """Return sources of which streams and cameras are opened again when they end; ConfigError if there are none."""
+    replaced = [ReconnectingSource(source) if _is_stream(source) else source for source in sources]
+    if not any(isinstance(source, ReconnectingSource) for source in replaced):
+        raise ConfigError("--reconnect: only streams and cameras can be connected to again, and there are none")
+    return replaced
+
+
+def _is_stream(source: Source) -> TypeGuard[VideoSource | CameraSource]:
+    """Return whether a source is a camera, a stream, or an address on the web that names no file with an end."""
+    if isinstance(source, VideoSource):
+        return source.live or ("://" in source.name and not names_video(source.name))
+    return isinstance(source, CameraSource)
 
 
 def _sources(word: str) -> list[Source]:
