@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from boxwright.base.paths import refuse_foreign_page
 from boxwright.cli.console import console, show_progress
 from boxwright.report.settings import ReportSettings
 
@@ -18,6 +19,7 @@ def compare_command(
     out: Annotated[Path, typer.Option("--out", help="The page's folder.")] = Path("comparison"),
 ) -> None:
     """Compare two evaluations: is the difference of AP more than chance, and which objects were gained and lost?"""
+    refuse_foreign_page(out)
     from boxwright.report.compare import write_comparison
     from boxwright.report.sources import source_of_evaluation
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import DataError
+from boxwright.base.paths import refuse_foreign_page
 from boxwright.base.read_settings import ReadSettings
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
@@ -83,6 +84,8 @@ def inspect_command(
         _show_augmented(data, output)
         return
     _check_sheet(output.sheet)
+    if output.report is not None:
+        refuse_foreign_page(output.report)
     dataset = _open(data, label_map, image_set, image_folder, reading)
     print_account(dataset)
     survey, samples = _survey(dataset, data, output.pictures, output.report)

@@ -13,6 +13,8 @@ import typer
 
 import boxwright
 from boxwright.base.errors import BoxwrightError
+from boxwright.base.files import cause, shown
+from boxwright.base.text import without_secrets
 from boxwright.base.threads import prepare_threads
 from boxwright.cli.commands import Commands
 from boxwright.cli.console import console, errors, show_log
@@ -49,7 +51,7 @@ def before_a_command(
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    errors.print(f"warning: {message}", style="yellow", markup=False)
+    errors.print(f"warning: {without_secrets(str(message))}", style="yellow", markup=False)
 
 
 def from_absl(arguments: list[str]) -> list[str]:
@@ -94,11 +96,11 @@ def main() -> None:
         # 128 plus the signal's number, as shells count: SIGPIPE here, SIGINT and SIGTERM below.
         sys.exit(141)
     except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        errors.print(f"error: {name}{error.strerror or error}", style="red", markup=False)
+        name = f"{shown(error.filename)}: " if isinstance(error.filename, str) else ""
+        errors.print(f"error: {name}{without_secrets(cause(error))}", style="red", markup=False)
         sys.exit(1)
-    except MemoryError:
-        errors.print("error: not enough memory", style="red", markup=False)
+    except MemoryError as error:
+        errors.print(f"error: {error if error.args else 'not enough memory'}", style="red", markup=False)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted")

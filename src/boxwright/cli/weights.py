@@ -13,7 +13,7 @@ import typer
 from boxwright.base.errors import CheckpointError, ConfigError
 from boxwright.base.files import is_file
 from boxwright.cli.console import console, suggest
-from boxwright.cli.options import CONTEXT
+from boxwright.cli.options import CONTEXT, with_settings
 
 if TYPE_CHECKING:
     from boxwright.weights.published import PublishedWeights
@@ -34,6 +34,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
+@with_settings
 def list_command(
     words: Annotated[list[str] | None, typer.Argument(help="Only names, publishers and data with these words.")] = None,
     *,
@@ -106,6 +107,7 @@ def _named(name: str) -> PublishedWeights:
 
 
 @app.command("info")
+@with_settings
 def info_command(name: Name, *, as_json: AsJson = False, cache: Cache = None) -> None:
     """Say everything that is known of published weights: file, digest, license, data, terms, and what to type."""
     from boxwright.weights.fetch import cached_published
@@ -156,6 +158,7 @@ def _facts(weights: PublishedWeights) -> dict[str, str]:
 
 
 @app.command("fetch")
+@with_settings
 def fetch_command(
     name: Name,
     *,
@@ -172,6 +175,7 @@ def fetch_command(
 
 
 @app.command("verify")
+@with_settings
 def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights, wherever it came from.")]) -> None:
     """Say which published weights a file is, by its SHA-256; exit with 1 if it is none of them or cannot be checked."""
     from boxwright.weights.digest_records import compute_record
@@ -201,6 +205,7 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights,
 
 
 @app.command("where")
+@with_settings
 def where_command(*, cache: Cache = None) -> None:
     """Print the cache's folder and the files in it."""
     from boxwright.weights.fetch import cached_published, weights_cache

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from boxwright.base.errors import DataError, OutputError
-from boxwright.base.files import BoundedFile, cache_folder, cause, is_file, is_folder, make_folder, shown
+from boxwright.base.files import BoundedFile, cache_folder, cause, is_file, is_folder, make_folder, open_regular, shown
 from boxwright.base.limits import DATA_BYTES, DATA_FILES
 
 _FOLDER = "data"
@@ -89,7 +89,7 @@ _MAC_FOLDER, _MAC_PREFIX = "__MACOSX", "._"
 _DRIVE = re.compile(r"[A-Za-z]:")
 _CHUNK = 1 << 20
 _LONGEST_LINK = 4096
-_COMPRESSED: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+_COMPRESSED: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 # A link that leads to itself is followed until Python's stack ends.
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -235,7 +235,7 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 
 def _unpack_zip(path: Path, unpacking: _Unpacking) -> None:
-    with zipfile.ZipFile(path) as archive:
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         unpacking.expect(sum(member.file_size for member in members))
         for member in members:
@@ -253,12 +253,22 @@ def _unpack_zip(path: Path, unpacking: _Unpacking) -> None:
                     unpacking.write(content, member.filename)
 
 
+@contextmanager
+def _decompressed(file: BinaryIO) -> Iterator[IO[bytes]]:
+    opening = _COMPRESSED.get(file.read(2))
+    file.seek(0)
+    if opening is None:
+        yield file
+        return
+    with opening(file) as whole:
+        yield whole
+
+
 def _unpack_tar(path: Path, unpacking: _Unpacking) -> None:
-    with path.open("rb") as file:
-        opening = _COMPRESSED.get(file.read(2))
     # tarfile's own choice reads headers of any size.
     with (
-        path.open("rb") if opening is None else opening(path) as whole,
+        open_regular(path) as file,
+        _decompressed(file) as whole,
         tarfile.open(fileobj=BoundedFile(whole), mode="r:") as archive,  # type: ignore[call-overload]
     ):
         for member in archive:

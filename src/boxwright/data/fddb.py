@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
+from boxwright.base.files import is_file, is_folder, open_regular, read_file, refuse_unfinished, shown
 from boxwright.data.picture_dataset import LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import Notices, checked_sample, finite_number, numbered_lines
@@ -43,7 +43,7 @@ def is_fddb(path: str | Path) -> bool:
     first = next(iter(_lists(Path(path))), None)
     if first is None or first.suffix != ".txt":
         return False
-    with first.open("rb") as file:
+    with open_regular(first) as file:
         text = file.read(_FIRST_BYTES).decode("utf-8-sig", "replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return len(lines) > 1 and _NAME.match(lines[0]) is not None and lines[1].isdigit()

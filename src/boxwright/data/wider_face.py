@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
+from boxwright.base.files import is_file, is_folder, open_regular, read_file, refuse_unfinished, shown
 from boxwright.data.picture_dataset import LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import Notices, checked_sample, finite_number, numbered_lines, reading
@@ -55,7 +55,7 @@ def is_wider_face(path: str | Path) -> bool:
     """Return whether a text file starts like one of the two layouts."""
     if Path(path).suffix != ".txt" or not is_file(path):
         return False
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         lines = [line.strip() for line in file.read(_FIRST_BYTES).decode("utf-8-sig", "replace").splitlines()]
     first = next((line for line in lines if line), "")
     second = next((line for line in lines[lines.index(first) + 1 :] if line), "") if first else ""

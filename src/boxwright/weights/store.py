@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, DataError, OutputError, first_line
-from boxwright.base.files import is_folder, open_whole, partial_files, shown
+from boxwright.base.files import is_folder, open_regular, open_whole, partial_files, shown
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import with_earlier_rule
@@ -87,12 +87,12 @@ def load_sealed_archive(path: str | Path) -> Any:
 
 def _load(path: str | Path, verify: Callable[[BinaryIO], object]) -> Any:
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             verify(file)
             file.seek(0)
             # weights_only: the unpickler builds tensors and plain data, and imports nothing.
             return torch.load(file, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
+    except (FileNotFoundError, MemoryError):
         raise
     except pickle.UnpicklingError:
         problem = "it holds more than tensors and plain data, which could run code, or is damaged"
