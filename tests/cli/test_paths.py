@@ -43,12 +43,43 @@ READ = dict.fromkeys(
 )
 # Texts of other kinds; `path` is that of a field of the configuration.
 NO_PATHS = set(
-    (
-        "allow_host batch best_metric changes column config_override device engine event_tags host "
-        "hparams_overrides image_prefix image_set imgsz labels_are merge model multi_scale name output_type path "
-        "picture_format precision require_license runtime sequence_key set_ shards side_input_names "
-        "side_input_shapes side_input_types time_horizon tpu_name track words"
-    ).split()
+    [
+        "allow_host",
+        "batch",
+        "best_metric",
+        "changes",
+        "column",
+        "config_override",
+        "device",
+        "engine",
+        "event_tags",
+        "host",
+        "hparams_overrides",
+        "image_prefix",
+        "image_set",
+        "imgsz",
+        "labels_are",
+        "merge",
+        "model",
+        "multi_scale",
+        "name",
+        "output_type",
+        "path",
+        "picture_format",
+        "precision",
+        "require_license",
+        "runtime",
+        "sequence_key",
+        "set_",
+        "shards",
+        "side_input_names",
+        "side_input_shapes",
+        "side_input_types",
+        "time_horizon",
+        "tpu_name",
+        "track",
+        "words",
+    ]
 )
 
 
