@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, BinaryIO
 from uuid import uuid4
@@ -95,7 +96,7 @@ _KINDS = {
 }
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a regular file for reading, through links; it is judged once it is open, so that none can take its place.
 
     All files that others brought are opened here.
@@ -113,7 +114,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         if kind == stat.S_IFDIR:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         raise OSError(errno.EINVAL, f"expected a file, found {_KINDS.get(kind, 'something else')}", os.fspath(path))
-    return os.fdopen(descriptor, "rb")
+    return open(descriptor, "rb")
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:

@@ -19,7 +19,7 @@ from boxwright.base.threads import prepare_threads
 from boxwright.cli.commands import Commands
 from boxwright.cli.console import console, errors, show_log
 from boxwright.cli.options import CONTEXT
-from boxwright.cli.process import Terminated, raise_on_sigterm
+from boxwright.cli.process import Terminated, raise_on_end_signals
 
 app = typer.Typer(
     cls=Commands,
@@ -84,7 +84,7 @@ def main() -> None:
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # same call, without the source line
     # Python allows signal handlers to be set only there.
     if threading.current_thread() is threading.main_thread():
-        raise_on_sigterm()
+        raise_on_end_signals()
     try:
         app(args=from_absl(sys.argv[1:]))
     except BoxwrightError as error:
@@ -93,7 +93,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has exited, as head does
         # Python flushes the output once more at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        # 128 plus the signal's number, as shells count: SIGPIPE here, SIGINT and SIGTERM below.
+        # 128 plus the signal's number, as shells count: SIGPIPE here, others below.
         sys.exit(141)
     except OSError as error:
         name = f"{shown(error.filename)}: " if isinstance(error.filename, str) else ""
@@ -105,6 +105,6 @@ def main() -> None:
     except KeyboardInterrupt:
         console.print("interrupted")
         sys.exit(130)
-    except Terminated:
+    except Terminated as error:
         errors.print("terminated")
-        sys.exit(143)
+        sys.exit(128 + error.number)

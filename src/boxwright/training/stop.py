@@ -6,11 +6,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 
 from boxwright.base.distributed import Processes
 from boxwright.base.errors import BoxwrightError, TrainingError
+from boxwright.base.signals import end_signals, leave_terminal, second_handler
 from boxwright.data.batch import Batch
 
 
@@ -26,7 +27,7 @@ class StopReason(IntEnum):
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C or SIGTERM into a question that the loop asks before each step.
+    """Turn the first Ctrl-C, or signal of `end_signals`, into a question that the loop asks before each step.
 
     A second one stops at once, as always.
     """
@@ -35,14 +36,16 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *end_signals())}
 
     def ask(number: int, _: object) -> None:
         asked.set()
+        leave_terminal(number)
         # Not `print`: a signal may interrupt one, and a buffered stream refuses to be entered twice.
-        os.write(2, b"\nstopping after this step or evaluation, with a checkpoint; once more stops at once\n")
+        with suppress(OSError):
+            os.write(2, b"\nstopping after this step or evaluation, with a checkpoint; once more stops at once\n")
         # The handler that was there before takes the second one: KeyboardInterrupt, or the end of the process.
-        signal.signal(number, before[signal.Signals(number)])
+        signal.signal(number, second_handler(number, before[signal.Signals(number)]))
 
     for number in before:
         signal.signal(number, ask)
