@@ -78,8 +78,12 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def cache_folder() -> Path:
-    """Return the cache folder, which may not exist yet."""
-    return Path(os.environ.get("BOXWRIGHT_CACHE") or Path.home() / ".cache" / "boxwright")
+    """Return the cache folder, which may not exist yet; an OutputError where there is neither a home nor a setting."""
+    named = os.environ.get("BOXWRIGHT_CACHE")
+    try:
+        return Path(named) if named else Path.home() / ".cache" / "boxwright"
+    except RuntimeError:  # no HOME, and a user whom the system does not know, as in a container
+        raise OutputError("there is no home folder for a cache; set BOXWRIGHT_CACHE to a folder") from None
 
 
 def as_here(named: str) -> str:

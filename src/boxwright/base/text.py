@@ -18,6 +18,7 @@ _ADDRESS = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+)://(\S+)")
 _USER = re.compile(r"^(?:[^/@]*:[^/@]*[^/@0-9:][^/@]*/.*@|[^/]*@)")
 # Not what follows an address in a sentence.
 _QUERY = re.compile(r"\?[^#]*?(?=#|[)\]>,.:;'\"]*$)")
+_MOST_DIGITS = 18
 # Spreadsheets run a cell that begins like this; Excel drops a quote before it.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
@@ -46,3 +47,15 @@ def to_cell(text: str) -> str:
 def from_cell(text: str) -> str:
     """Return the text that `to_cell` wrote."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def to_number(text: str) -> float:
+    """Return the number that a text spells in digits of ASCII; ValueError for 1_0 and other scripts, unlike `float`."""
+    if "_" in text or not text.isascii():
+        raise ValueError(f"expected a number, found {text[:60]!r}")
+    return float(text)
+
+
+def is_count(text: str) -> bool:
+    """Return whether a text spells a count in at most 18 digits of ASCII; `str.isdigit` takes what `int` refuses."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS

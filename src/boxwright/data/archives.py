@@ -164,7 +164,7 @@ class _Unpacking:
         free = shutil.disk_usage(self.folder).free
         if size > free:
             raise OutputError(
-                f"{shown(self.folder)}: no room for {size:,} bytes of {self.path.name}: {free:,} are free"
+                f"{shown(self.folder.parent)}: no room for {size:,} bytes of {self.path.name}: {free:,} are free"
             )
 
     def write(self, member: IO[bytes], name: str) -> None:
@@ -172,7 +172,7 @@ class _Unpacking:
         place = self.target_path(name)
         if place is None:
             return
-        with _writing(place):
+        with self._writing(name):
             place.parent.mkdir(parents=True, exist_ok=True)
             file = place.open("wb")
         with file:
@@ -181,10 +181,23 @@ class _Unpacking:
                 # What was written counts, as a header may state less.
                 if problem := DATA_BYTES.exceeded(self.size):
                     raise DataError(f"{shown(self.path)}: {problem}")
-                with _writing(place):
+                with self._writing(name):
                     file.write(chunk)
-            with _writing(place):
+            with self._writing(name):
                 file.flush()
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """Name the archive and the member in errors, not the temporary folder."""
+        try:
+            yield
+        except (FileExistsError, IsADirectoryError, NotADirectoryError):
+            raise DataError(f"{shown(self.path)}: it has a file and a folder named {shown(name, 100)!r}") from None
+        except (OSError, ValueError) as error:
+            where = shown(self.folder.parent)
+            raise OutputError(
+                f"{shown(self.path)}: {shown(name, 100)!r} could not be written in {where}: {cause(error)}"
+            ) from None
 
     def link(self, name: str, target: str) -> None:
         """Note a link to be made later."""
@@ -200,7 +213,7 @@ class _Unpacking:
             aim = os.path.realpath(os.path.join(parent, target))
             if posixpath.isabs(target) or not (_within(parent, root) and _within(aim, root)):
                 raise DataError(f"{shown(self.path)}: the link {shown(name, 100)!r} leads outside its folder")
-            with _writing(place):
+            with self._writing(name):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.symlink_to(target)
         # A later link may change where an earlier one leads.
@@ -211,16 +224,6 @@ class _Unpacking:
 
 def _within(path: str, root: str) -> bool:
     return os.path.commonpath([path, root]) == root
-
-
-@contextmanager
-def _writing(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except (FileExistsError, IsADirectoryError, NotADirectoryError):
-        raise DataError(f"{shown(place)}: the archive has a file and a folder of this name") from None
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{shown(place)}: could not be written: {cause(error)}") from None
 
 
 @contextmanager

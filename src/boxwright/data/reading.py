@@ -27,7 +27,7 @@ import numpy as np
 from boxwright.base.errors import BoxwrightError, DataError
 from boxwright.base.files import cause, read_file, shown
 from boxwright.base.limits import COORDINATE
-from boxwright.base.text import from_cell
+from boxwright.base.text import from_cell, to_number
 from boxwright.types import Categories, Sample
 
 # Characters of a file's own text in a message: a hostile file may have megabytes there.
@@ -174,7 +174,7 @@ def parse_numbers(words: Iterable[str], where: str) -> list[float]:
 def parse_number(word: str, where: str) -> float:
     """Return the finite number that a word spells; raise DataError if it spells none."""
     try:
-        number = float(word)
+        number = to_number(word)
     except ValueError:
         raise DataError(f"{where}: expected a number, found {word[:60]!r}") from None
     return finite_number(number, where)
@@ -183,7 +183,7 @@ def parse_number(word: str, where: str) -> float:
 def is_number(word: str) -> bool:
     """Return whether a word spells a number."""
     try:
-        float(word)
+        to_number(word)
     except ValueError:
         return False
     return True

@@ -68,8 +68,9 @@ class ArraySource(ImageSource):
     """An image that NumPy stored, of any number of channels."""
 
     def read(self) -> NDArray[np.uint8]:
-        """Return the picture."""
-        return read_array(self.name)
+        """Return the picture; one channel as three that are equal, as of a gray image file."""
+        image = read_array(self.name)
+        return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,11 @@ def save_archive(content: dict[str, Any], file: BinaryIO) -> None:
     Args:
         file: Empty, open for reading and writing.
     """
-    torch.save(content, file)
+    try:
+        torch.save(content, file)
+    except RuntimeError as error:
+        # torch closes its archive nevertheless, and then says only that its position is wrong.
+        raise _first_os_error(error) or error from None
     # An archive ends with its comment's length, for which torch writes 0.
     file.seek(-2, os.SEEK_END)
     file.write(struct.pack("<H", _SEAL_SIZE))
@@ -49,6 +53,13 @@ def save_archive(content: dict[str, Any], file: BinaryIO) -> None:
     digest = _digest(file, size)
     file.seek(size)
     file.write(_SEAL + digest)
+
+
+def _first_os_error(error: BaseException) -> OSError | None:
+    """Return the system's error, such as that of a full disk, during whose handling another was raised."""
+    while error.__context__ is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error if isinstance(error, OSError) else None
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:

@@ -39,6 +39,10 @@ def _refusal(status: str, reason: str) -> bytes:
 
 
 _LATE_HEAD = _refusal("408 Request Timeout", "the request head was not received in time")
+_MALFORMED = _refusal("400 Bad Request", "this is no HTTP request")
+_LONG_HEAD = _refusal("431 Request Header Fields Too Large", "the request head is larger than 16 KiB")
+# What h11 keeps of a head that is not complete yet.
+_MOST_HEAD = 16 * 1024
 _TINY_CHUNKS = _refusal("400 Bad Request", "the request has too many small chunks")
 # Bytes of a chunked body parsed at once; a body of more than _MANY_LINES lines (two per chunk) that average fewer than
 # _TINY bytes is refused.
@@ -163,6 +167,14 @@ class Connection(H11Protocol):
         self._idle.pop(self, None)
         self.connections.discard(self)
         self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be read as a request, and close."""
+        del msg  # uvicorn's own words, in plain text
+        if self.cycle is None or self.cycle.response_complete:
+            is_long = len(self.conn.trailing_data[0]) > _MOST_HEAD
+            self.transport.write(_LONG_HEAD if is_long else _MALFORMED)
+        self.transport.close()
 
     def _should_upgrade(self) -> bool:
         """Return False: only HTTP is supported, and uvicorn would log two lines for every such request."""
