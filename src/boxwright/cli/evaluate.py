@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.paths import refuse_foreign_page
 from boxwright.base.settings import setting
 from boxwright.cli.console import ap_line, console, importing, print_evaluation, show_progress, suggest
 from boxwright.cli.options import CheckpointOption, JsonOption, require_checkpoint
@@ -87,6 +88,8 @@ def evaluate_command(
         prepare_inference(tf32=settings.tf32)
         watch(config, model_dir, out or model_dir, settings, waiting, print_watched)
         return
+    if report is not None:
+        refuse_foreign_page(report)
     folder = _evaluate(model_dir, configuration, out, settings)
     if report is not None:
         from boxwright.cli.report import print_report

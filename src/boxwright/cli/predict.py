@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError, DataError
+from boxwright.base.paths import require_path
 from boxwright.cli.console import console, errors, importing, print_json_only, suggest
 from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
@@ -87,6 +88,7 @@ def predict_command(
     if out.rstrip("/").endswith(".parquet"):
         _predict_many(sources, model, out, many)
         return
+    require_path(out, "--out, unless it ends in .parquet")
     from boxwright.cli.progress import progress_bar
     from boxwright.inference.predict import predict
     from boxwright.inference.sources import ArraySource, find_sources, read_by_white_level, reconnecting

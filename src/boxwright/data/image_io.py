@@ -35,7 +35,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from boxwright.base.errors import DataError
+from boxwright.base.errors import DataError, first_line, is_shortage
 from boxwright.base.files import read_file, reading_file
 from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.picture_files import picture_format
@@ -201,10 +201,14 @@ def _open_image_file(file: BinaryIO, where: str) -> Iterator[Image.Image]:
         raise DataError(f"{where}: {what}") from None
     except DataError:
         raise
-    except Image.DecompressionBombError as error:
-        raise DataError(f"{where}: {error} {IMAGE_PIXELS.variable} raises that limit too") from None
-    except Exception as error:  # noqa: BLE001  # Pillow's plugins raise all kinds of exceptions
-        raise DataError(f"{where}: the image cannot be decoded: {error or type(error).__name__}") from None
+    except Image.DecompressionBombError:
+        # Its own limit is above ours for all sizes that are known before this.
+        problem = f"more than the {IMAGE_PIXELS.value:,} {IMAGE_PIXELS.what} allowed"
+        raise DataError(f"{where}: {problem} ({IMAGE_PIXELS.variable} raises that)") from None
+    except Exception as error:  # Pillow's plugins raise all kinds of exceptions
+        if is_shortage(error):
+            raise MemoryError(f"{where}: not enough memory to decode the image") from error
+        raise DataError(f"{where}: the image cannot be decoded: {first_line(error)}") from None
 
 
 def _raise_pillow_limit(pixels: int) -> None:

@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from boxwright.base.distributed import ALONE, Processes
 from boxwright.base.errors import BoxwrightError, DataError, TrainingError, first_line
+from boxwright.base.signals import end_signals
 from boxwright.base.worker_pools import exit_while_importing
 from boxwright.data.augmentation.transform import Chain, Stages
 from boxwright.data.batch import Batch, DrawnSizes, Resizer, collate, to_input
@@ -150,10 +151,8 @@ def _begin_worker(folder: str, _: int) -> None:
     Ctrl-C and SIGHUP reach all processes of a terminal, torchrun's SIGTERM a whole group; the parent saves first.
     """
     tempfile.tempdir = folder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if hasattr(signal, "SIGHUP"):  # Windows has none
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGINT, *end_signals()):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 

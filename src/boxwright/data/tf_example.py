@@ -73,7 +73,7 @@ def read_features(record: bytes, where: str) -> Features:
     example = Example()
     try:
         example.ParseFromString(record)
-    except (DecodeError, RecursionError, MemoryError):
+    except (DecodeError, RecursionError):
         raise DataError(f"{where}: not a tf.train.Example") from None
     return parse_features(example.features)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import MARKER, open_whole, unfinished, unique_stem, write_whole
+from boxwright.base.text import to_cell
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import LEAST_KEYPOINT_SCORE, draw_detections
 from boxwright.evaluation.results import detection_rows, large_values
@@ -169,7 +170,8 @@ class _Table:
         for row, box in zip(rows, detections.boxes.tolist(), strict=True):
             corners = [round(value, 3) for value in box]
             told = [row.get("frame", ""), row.get("time", ""), row.get("track_id", "")]
-            self._write([row["file_name"], *told, row["category_id"], row["category_name"], row["score"], *corners])
+            name, category = to_cell(row["file_name"]), to_cell(row["category_name"])
+            self._write([name, *told, row["category_id"], category, row["score"], *corners])
 
     def end(self) -> None:
         pass

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeGuard
 
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import is_file
+from boxwright.base.paths import require_path
+from boxwright.base.text import without_secrets
 from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, read_array, read_image
 from boxwright.inference.fetch import fetch_image, names_image, names_video, sends_image
 from boxwright.inference.files import VIDEOS, find_files
@@ -56,7 +58,7 @@ class ImageSource:
     """
 
     name: str
-    white_level: float = 0.0
+    white_level: float = field(default=0.0, kw_only=True)
     # Without annotations, these two are attributes of the class, not fields.
     live = False
     moving = False
@@ -78,16 +80,24 @@ class ArraySource(ImageSource):
     """An image that NumPy stored, of any number of channels."""
 
     def read(self) -> NDArray[np.uint8]:
-        """Return the picture."""
-        return read_array(self.name)
+        """Return the picture; one channel as three that are equal, as of a gray image file."""
+        image = read_array(self.name)
+        return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
 
 
+@dataclass(frozen=True, eq=False)
 class WebImageSource(ImageSource):
-    """An image on a web server."""
+    """An image on a web server.
+
+    Attributes:
+        address: With the user information and the query that its name lacks.
+    """
+
+    address: str
 
     def read(self) -> NDArray[np.uint8]:
         """Return the picture, with its EXIF orientation applied."""
-        return decode_image(fetch_image(self.name), self.name, upright=True, white_level=self.white_level)
+        return decode_image(fetch_image(self.address), self.name, upright=True, white_level=self.white_level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,20 +105,26 @@ class VideoSource:
     """A video file or network stream.
 
     Attributes:
+        address: A path, or the stream's address with the user information and the query that its name lacks.
         live: Whether pictures arrive in real time, rather than on request.
     """
 
-    name: str
+    address: str
     live: bool = False
     moving = True
 
+    @property
+    def name(self) -> str:
+        """The name in results."""
+        return without_secrets(self.address)
+
     def count(self) -> int | None:
         """Return the declared number of pictures; None if unknown."""
-        return frame_count(self.name)
+        return frame_count(self.address)
 
     def frames(self) -> Iterator[Frame]:
         """Yield the pictures, upright."""
-        for number, (image, seconds) in enumerate(read_video(self.name)):
+        for number, (image, seconds) in enumerate(read_video(self.address)):
             yield Frame(image, self.name, number, seconds)
 
 
@@ -239,6 +255,7 @@ def _sources(word: str) -> list[Source]:
                 "object stores are supported if --out ends in .parquet"
             )
         return [VideoSource(word, live=True)] if kind in _LIVE else [_on_the_web(word)]
+    require_path(word, error=DataError)
     # A file may be named 0.
     if camera and not is_file(word):
         return [CameraSource(int(camera.group(1) or camera.group(2) or 0))]
@@ -248,10 +265,10 @@ def _sources(word: str) -> list[Source]:
 def _on_the_web(url: str) -> Source:
     """Return the source at a URL, by its suffix; without a known suffix, the server is asked."""
     if names_image(url):
-        return WebImageSource(url)
+        return WebImageSource(without_secrets(url), url)
     if names_video(url) or not sends_image(url):
         return VideoSource(url)
-    return WebImageSource(url)
+    return WebImageSource(without_secrets(url), url)
 
 
 def _source_from_file(path: Path) -> Source:

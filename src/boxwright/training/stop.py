@@ -12,6 +12,7 @@ from enum import IntEnum
 
 from boxwright.base.distributed import Processes
 from boxwright.base.errors import BoxwrightError, TrainingError
+from boxwright.base.signals import end_signals, leave_terminal, second_handler
 from boxwright.data.batch import Batch
 
 
@@ -53,17 +54,6 @@ def exit_status(end: RunEnd) -> int:
     return 0
 
 
-_HANG_UP: signal.Signals | None = getattr(signal, "SIGHUP", None)  # Windows has none
-
-
-def _stop_signals() -> list[signal.Signals]:
-    """Return what asks a run to stop: Ctrl-C, SIGTERM, and the end of its terminal unless nohup ignores it."""
-    signals = [signal.SIGINT, signal.SIGTERM]
-    if _HANG_UP is not None and signal.getsignal(_HANG_UP) is not signal.SIG_IGN:
-        signals.append(_HANG_UP)
-    return signals
-
-
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], int]]:
     """Turn the first signal to stop into a question that the loop asks before each step: which one, 0 for none.
@@ -79,16 +69,16 @@ def stop_requests() -> Iterator[Callable[[], int]]:
     if threading.current_thread() is not threading.main_thread():
         yield first_signal
         return
-    before = {number: signal.getsignal(number) for number in _stop_signals()}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *end_signals())}
 
     def ask(number: int, _: object) -> None:
         received.append(number)
+        leave_terminal(number)
         # Not `print`: a signal may interrupt one, and a buffered stream refuses to be entered twice.
-        with suppress(OSError):  # of a terminal that was closed
+        with suppress(OSError):
             os.write(2, b"\nstopping after this step or evaluation, with a checkpoint; once more stops at once\n")
         # The handler that was there before takes the second one: KeyboardInterrupt, or the end of the process.
-        if number != _HANG_UP:
-            signal.signal(number, before[signal.Signals(number)])
+        signal.signal(number, second_handler(number, before[signal.Signals(number)]))
 
     for number in before:
         signal.signal(number, ask)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, DataError, OutputError, first_line
-from boxwright.base.files import is_folder, open_whole, partial_files, reading_file, shown
+from boxwright.base.files import is_folder, open_regular, open_whole, partial_files, reading_file, shown
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import with_earlier_rule
@@ -43,7 +43,11 @@ def save_archive(content: dict[str, Any], file: BinaryIO) -> None:
     Args:
         file: Empty, open for reading and writing.
     """
-    torch.save(content, file)
+    try:
+        torch.save(content, file)
+    except RuntimeError as error:
+        # torch closes its archive nevertheless, and then says only that its position is wrong.
+        raise _first_os_error(error) or error from None
     # An archive ends with its comment's length, for which torch writes 0.
     file.seek(-2, os.SEEK_END)
     file.write(struct.pack("<H", _SEAL_SIZE))
@@ -51,6 +55,13 @@ def save_archive(content: dict[str, Any], file: BinaryIO) -> None:
     digest = _digest(file, size)
     file.seek(size)
     file.write(_SEAL + digest)
+
+
+def _first_os_error(error: BaseException) -> OSError | None:
+    """Return the system's error, such as that of a full disk, during whose handling another was raised."""
+    while error.__context__ is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error if isinstance(error, OSError) else None
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:
@@ -96,13 +107,13 @@ _PLAIN_OBJECTS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 
 def _load(path: str | Path, verify: Callable[[BinaryIO], object]) -> Any:
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             verify(file)
             file.seek(0)
             # weights_only: the unpickler builds tensors and plain data, and imports nothing.
             with torch.serialization.safe_globals(_PLAIN_OBJECTS):
                 return torch.load(file, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
+    except (FileNotFoundError, MemoryError):
         raise
     except pickle.UnpicklingError:
         problem = "it holds more than tensors and plain data, which could run code, or is damaged"

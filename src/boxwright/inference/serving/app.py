@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from prometheus_client import generate_latest
 
 from boxwright.base.errors import BoxwrightError, ConfigError
+from boxwright.base.text import to_number
 from boxwright.config.load import parse_message
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import draw_detections
@@ -188,7 +189,8 @@ class _Runner:
     async def read(self, request: Request, kind: str, head: str | None, share: MemoryReservation) -> DecodedRequest:
         """Return a request's decoded content."""
         deadline = self._deadline(request)
-        body = await read_body(request.stream(), self._settings, deadline, share.add)
+        announced = request.headers.get("content-length", "")
+        body = await read_body(request.stream(), announced, self._settings, deadline, share.add)
         return await self._decoders.read(kind, head, body, deadline, share.add)
 
     async def __call__(
@@ -388,7 +390,7 @@ def _drawn(image: NDArray[np.uint8], detections: Detections[Array], least: float
 def _number(request: Request, name: str, default: float) -> float:
     text = request.query_params.get(name)
     try:
-        value = default if text is None else float(text)
+        value = default if text is None else to_number(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
