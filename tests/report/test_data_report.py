@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from boxwright.cli.main import app
@@ -24,6 +25,7 @@ from boxwright.report.data_report import (
     write_data_report,
 )
 from boxwright.report.settings import ReportSettings
+from boxwright.training.preflight.images import check_duplicates, read_fingerprints
 from boxwright.types import Categories, Category
 from tests.report import made
 
@@ -180,3 +182,26 @@ def test_the_command(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, [*words, "--augmented", "3"])
     assert refused.exit_code != 0
     assert "--report: expected annotated data" in str(refused.exception)
+
+
+def test_duplicates_are_counted_as_doctor_counts_them(tmp_path: Path) -> None:
+    """A copy and one saved again at a lower quality: three pairs, on the page as by doctor."""
+    content = made.truth([(320, 240)] * 6, [(n, 0, [20, 20, 90, 90]) for n in range(6)], ["cell"])
+    made.write(tmp_path, content, [])
+    made.draw(tmp_path, content, seed=3)
+    with Image.open(tmp_path / "1.jpg") as first:
+        smooth = first.convert("RGB").resize((32, 24)).resize((320, 240), Image.Resampling.BICUBIC)
+    smooth.save(tmp_path / "1.jpg", quality=95)
+    (tmp_path / "2.jpg").write_bytes((tmp_path / "1.jpg").read_bytes())
+    smooth.save(tmp_path / "3.jpg", quality=80)
+    smooth.transpose(Image.Transpose.FLIP_TOP_BOTTOM).save(tmp_path / "4.jpg")
+    dataset = CocoDataset(tmp_path / "instances.json")
+    (tmp_path / "r" / "data").mkdir(parents=True)
+    with DataCollector(dataset, tmp_path / "r", ReportSettings()) as collector:
+        survey, _ = survey_dataset(dataset, visit=collector.add)
+        found = collector.tables(dataset.categories)
+        write_data_report(tmp_path / "r", "made up", survey, found)
+    assert found.groups == [[0, 1, 2]]
+    (finding,) = check_duplicates(read_fingerprints(dataset, range(6)), "the data")
+    assert finding.found.startswith("3 pairs of images of the data are the same, 1 to the byte")
+    assert '<a href="#same">3</a> pairs of images' in (tmp_path / "r" / "index.html").read_text()
