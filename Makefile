@@ -85,6 +85,7 @@ site: install    ## build the documentation's site into build/website/site, its 
 	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/uv pip install --quiet --group docs
 	cd build/website && ../../$(DOCS)/bin/zensical build --strict
 	$(BIN)/python -m website.links build/website/site
+	$(BIN)/python -m website.search build/website/site
 
 docs: site       ## build the site, and run every code block of the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs_blocks.py tests/test_docs_python.py tests/test_readme.py tests/test_add_a_detector.py

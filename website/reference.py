@@ -89,15 +89,61 @@ def _anchor(title: str) -> str:
     return re.sub(r"[^\w-]", "", title.lower())
 
 
+# What most programs use, in the order in which they use it, with an example that the tests run.
+_EXAMPLES = {
+    "load": """\
+>>> import boxwright as bw
+>>> model = bw.load("demo", device="cpu")  # the detector of blood cells that comes with Boxwright
+>>> model.names
+['Platelets', 'RBC', 'WBC']
+""",
+    "Model": """\
+>>> pictures = bw.sample_images()  # paths of 72 pictures
+>>> result = model(pictures[0])
+>>> [len(one.boxes) for one in model(pictures[:2])]  # a list gives a list
+[100, 100]
+""",
+    "Result": """\
+>>> result[0].name, round(float(result[0].score), 1)
+('WBC', 0.9)
+>>> sure = result[result.scores > 0.5]
+>>> sure.names()
+['WBC', 'Platelets', 'RBC', 'RBC', 'RBC', 'RBC', 'RBC', 'RBC']
+>>> sure.boxes.shape  # x_min, y_min, x_max, y_max in pixels
+(8, 4)
+""",
+    "train": """\
+>>> cells = pictures[0].parents[1]  # a folder of pictures and annotations, as yours
+>>> run = bw.train(
+...     data=cells,
+...     out="model",
+...     overrides=["train_config.num_steps=2", "train_config.batch_size=4"],  # in place of epochs=20
+...     device="cpu",
+...     workers=0,
+...     evaluate=False,
+... )
+""",
+    "Run": """\
+>>> run = bw.Run("model")  # now, or in another program
+>>> run.step
+2
+>>> run.model("newest", device="cpu").names
+['Platelets', 'RBC', 'WBC']
+""",
+}
+
+
 def python() -> str:
-    """Return the page on which mkdocstrings renders what `import boxwright` offers."""
+    """Return the page on which mkdocstrings renders what `import boxwright` offers; what most programs use is first."""
     lines = ["# Python", "", "What `import boxwright as bw` offers; [In Python](python.md) shows it at work.", ""]
-    for name in boxwright.__all__:
-        (home,) = (module for module, names in boxwright._HOMES.items() if name in names)
-        if home == "boxwright.config" and name == "Pipeline":
+    for name in (*_EXAMPLES, *(name for name in boxwright.__all__ if name not in _EXAMPLES)):
+        if name == "Pipeline":
             lines += ["## Pipeline", "", "A configuration: the message that [Every field](fields.md) begins with.", ""]
-        else:
-            lines += [f"::: {_defined(home, name)}", ""]
+            continue
+        (home,) = (module for module, names in boxwright._HOMES.items() if name in names)
+        lines += [f"::: {_defined(home, name)}", ""]
+        if name in _EXAMPLES:
+            lines += [f"**Example of {name}**", "", "```pycon", _EXAMPLES[name].rstrip(), "```", ""]
     return "\n".join(lines)
 
 
@@ -120,6 +166,17 @@ def events() -> str:
     return "\n".join(lines)
 
 
+# What to do first about an error of a class; docs/troubleshooting.md says more.
+_REMEDIES = {
+    "ConfigError": "`boxwright config check pipeline.config` names each field; `boxwright config fields` explains it.",
+    "DataError": "`boxwright doctor my-data` lists all of them; `--fix fixed` writes what can be used to a new folder.",
+    "CheckpointError": 'Name another file, or with other classes set `fine_tune_checkpoint_type: "transfer"`.',
+    "ExportError": "Choose another format ([which hold what](deploy.md)), or install the extra that the message names.",
+    "OutputError": "Free space, or name another folder; what was there before is unchanged.",
+    "TrainingError": "The last checkpoint is complete: mend the cause, and run the same command again.",
+}
+
+
 def error_messages() -> str:
     """Return the text of every error that the package raises on purpose, by the error's class and the module."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -134,6 +191,7 @@ def error_messages() -> str:
     lines = ["# Error messages", "", about, ""]
     for name in classes:
         lines += [f"## {name}", "", (getattr(boxwright, name).__doc__ or "").strip(), ""]
+        lines += [f"**What to do:** {_REMEDIES[name]} More is in [Troubleshooting](troubleshooting.md).", ""]
         for module, texts in found[name].items():
             lines += [f"**{module}**", "", "```text", *dict.fromkeys(texts), "```", ""]
     return "\n".join(lines)
