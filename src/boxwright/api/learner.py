@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -20,10 +21,12 @@ from boxwright.data.batch import Batch
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import training_batches
 from boxwright.data.own_dataset import Collection
+from boxwright.data.pixel_scale import measure_white_level
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.input_reader import build_dataset, state_white_level
 from boxwright.pipeline.load import Overrides
+from boxwright.pipeline.message import white_level
 from boxwright.pipeline.missing import require_for_training
 from boxwright.pipeline.training import build_training
 from boxwright.training import step as training_step
@@ -34,6 +37,8 @@ from boxwright.training.length import steps_through
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import StepReport
 from boxwright.weights.store import CheckpointStore
+
+_LOG = logging.getLogger("boxwright")
 
 
 class Learner:
@@ -76,10 +81,17 @@ class Learner:
         require_for_training(plan_of)
         plan = build_training(plan_of, workers=workers, seed=seed)
         data = build_dataset(plan_of.train_input_reader, "train_input_reader") if own is None else own
+        if not white_level(plan_of):
+            level, line = measure_white_level(data)
+            if line:
+                _LOG.warning(line)
+            plan_of = state_white_level(plan_of, level)
+            data = build_dataset(plan_of.train_input_reader, "train_input_reader") if level and own is None else data
         # As `train` does, so that the first weights are the same.
         torch.manual_seed(seed)
         built = build_detector(plan_of, data.categories) if detector is None else with_classes(detector, data)
         self.detector = placed(built, usable_device(device))
+        self.detector.white_level = white_level(plan_of)
         initialize(self.detector, plan_of, plan, ALONE)
         self._config, self._plan, self._dataset = plan_of, plan, data
         self._state = new_state(self.detector, plan)

@@ -12,6 +12,7 @@ from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
 from boxwright.runtime.devices import require_runtime
 from boxwright.types.categories import Categories
+from boxwright.types.pixels import Scale
 from boxwright.weights.open_model import OpenModel, open_model, remember
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Model:
         return f"<Model {self.path}: {kind}, step {self.step}, classes: {classes or 'not named'}>"
 
     def __call__(
-        self, images: Any, *, min_score: float | None = None, scale: str = "guess", batch_size: int = 8
+        self, images: Any, *, min_score: float | None = None, scale: Scale = "guess", batch_size: int = 8
     ) -> Any:
         """Detect objects: one picture in gives one `Result`, several give a list of them.
 
@@ -138,7 +139,9 @@ class Model:
                 or tensor of four dimensions. A detector of more channels takes arrays, tensors and .npy files.
             min_score: The least score of returned objects; by default the configuration's, and `plot` and `save` draw
                 those of 0.5 or more.
-            scale: The range of floats: "pixels" for 0..255, "unit" for 0..1; "guess" refuses what looks like 0..1.
+            scale: What is white in pictures that are not of 8 bits: "pixels" for 255, "unit" for 1, or a number such as
+                4095. "guess" takes that of the data that the model was trained with; if those were of 8 bits, it
+                refuses floats that look like 0..1.
             batch_size: The number of pictures per network call, if they have one size.
 
         Returns:
@@ -150,17 +153,17 @@ class Model:
         results = list(self.stream(images, min_score=min_score, scale=scale, batch_size=batch_size))
         return results[0] if is_one(images) else results
 
-    def detect(self, images: Any, scale: str = "guess") -> list[Result]:
+    def detect(self, images: Any, scale: Scale = "guess") -> list[Result]:
         """Detect objects in pictures, as a call does, but always return a list."""
         return list(self.stream(images, scale=scale))
 
     def stream(
-        self, images: Any, *, min_score: float | None = None, scale: str = "guess", batch_size: int = 8
+        self, images: Any, *, min_score: float | None = None, scale: Scale = "guess", batch_size: int = 8
     ) -> Iterator[Result]:
         """Yield a `Result` for each picture, as a call does, without holding all of them in memory."""
         if batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, found {batch_size}")
-        pictures = iterate_pictures(images, scale, self._model.image_channels)
+        pictures = iterate_pictures(images, scale, self._model.image_channels, self._model.white_level)
         while batch := list(itertools.islice(pictures, batch_size)):
             yield from self._results(batch, min_score)
 

@@ -17,8 +17,10 @@ from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, 
 from boxwright.base.files import write_whole
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
-from boxwright.data.dataset import Dataset
+from boxwright.data.dataset import Dataset, with_white_level
 from boxwright.data.loader import BatchStream, training_batches
+from boxwright.data.own_dataset import OwnDataset
+from boxwright.data.pixel_scale import measure_white_level
 from boxwright.data.worker_folder import clear_worker_folders
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
@@ -26,7 +28,8 @@ from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import take_out_initial
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_reader import build_dataset, with_orientation_rule
+from boxwright.pipeline.input_reader import build_dataset, state_white_level, with_orientation_rule
+from boxwright.pipeline.message import white_level
 from boxwright.pipeline.missing import require_for_training
 from boxwright.pipeline.tensorflow_version import explain_version, keep_version
 from boxwright.pipeline.training import TrainingPlan, build_training
@@ -163,10 +166,13 @@ def _prepare(
         _lock_folder(model_dir, processes, resources)
     newest = processes.from_leader(store.latest)
     resources.enter_context(run_threads(settings.threads, None if newest is None else newest[1], processes.log))
-    begun = _with_kept_semantics(config, newest)
+    begun = _with_white_level(_with_kept_semantics(config, newest), dataset, newest, processes)
     if begun != with_orientation_rule(config):
         plan = build_training(begun, workers=settings.workers, skip_bad=settings.skip_bad_records)
-        dataset = build_dataset(begun.train_input_reader, "train_input_reader") if own_dataset is None else own_dataset
+        if own_dataset is None:
+            dataset = build_dataset(begun.train_input_reader, "train_input_reader")
+        else:
+            dataset = with_white_level(own_dataset, white_level(begun))
         evaluations = _open_evaluations(begun, plan, settings, dataset)
     config = begun
     plan = plan.with_seed(_seed(newest, settings.seed))
@@ -177,6 +183,7 @@ def _prepare(
     device = resources.enter_context(_device(settings, processes))
     built = build_detector(config, dataset.categories) if own_detector is None else with_classes(own_detector, dataset)
     detector = placed(built, device)
+    detector.white_level = white_level(config)  # of a caller's own detector, too
     state, config.pedigree = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
@@ -203,14 +210,30 @@ def _prepare(
 def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: Checkpoint | None) -> m.TrainEvalPipelineConfig:
     """Return a run's configuration; a resumed one keeps a part of its first, even if the default has changed since.
 
-    That is the version of TensorFlow whose semantics it has, and which way up its labels see pictures: they must not
-    move in the middle of a run.
+    That is the version of TensorFlow whose semantics it has, which way up its labels see pictures, and what is white in
+    them: they must not move in the middle of a run.
     """
     if newest is None:
         return with_orientation_rule(config)
     path, content = newest
     begun = read_config(content, path)
-    return with_orientation_rule(keep_version(config, begun), begun)
+    return state_white_level(with_orientation_rule(keep_version(config, begun), begun), white_level(begun))
+
+
+def _with_white_level(
+    config: m.TrainEvalPipelineConfig, dataset: Dataset, newest: Checkpoint | None, processes: Processes
+) -> m.TrainEvalPipelineConfig:
+    """Return a configuration that states what is white in images that are not of 8 bits, if the data have such.
+
+    A run that is resumed reads files as it began.
+    """
+    if white_level(config) or (newest is not None and not isinstance(dataset, OwnDataset)):
+        return config
+    # One process chooses: a caller's own data may be augmented at random, and show each another range.
+    level, line = processes.from_leader(partial(measure_white_level, dataset))
+    if line:
+        processes.log.warning(line)
+    return state_white_level(config, level)
 
 
 def _find_first_weights(plan: TrainingPlan, model_dir: Path, processes: Processes) -> None:

@@ -164,6 +164,13 @@ class OpenModel:
         return self.opened.image_channels
 
     @property
+    def white_level(self) -> float:
+        """The value that is white in pictures that are not of 8 bits, as in the data of the training; 0 if unstated."""
+        return (
+            self.opened.metadata.white_level if isinstance(self.opened, ExportedDetector) else self.opened.white_level
+        )
+
+    @property
     def config(self) -> TrainEvalPipelineConfig:
         """The configuration that it was trained with; a ConfigError if it is unknown."""
         if isinstance(self.opened, ExportedDetector):

@@ -14,6 +14,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.data_paths import is_placeholder
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
+from boxwright.pipeline.message import white_level
 from boxwright.pipeline.tensorflow_version import keep_version, tensorflow_version
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
@@ -101,6 +102,7 @@ def _restore(
     config = own if config is None or config.model is None else keep_version(config, own)
     own_classes = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories or own_classes)
+    detector.white_level = white_level(config) or white_level(own)
     tensors = dict(content["network"])
     use_average = _wants_average(config, asked=use_average)
     if use_average:
@@ -140,6 +142,7 @@ def _restore_folder(
     own = load_config(path / CONFIG)
     config = own if config is None or config.model is None else keep_version(config, own)
     detector, config, _ = _restore_weights(path / WEIGHTS, config, categories or _label_map(own, path))
+    detector.white_level = white_level(config) or white_level(own)
     return detector, config, step_in(path)
 
 

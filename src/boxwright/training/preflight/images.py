@@ -19,10 +19,11 @@ from PIL import Image
 
 from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
-from boxwright.data.image_io import FORMATS, SIXTEEN_BITS, to_rgb
+from boxwright.data.image_io import FORMATS, to_rgb
 from boxwright.data.listed import ListedDataset
 from boxwright.data.picture_dataset import PictureDataset
 from boxwright.training.preflight.records import Finding, some
+from boxwright.types.pixels import WIDE_MODES
 
 # Images are near-duplicates if both 256-bit hashes differ in fewer bits than this: those of unrelated images differ in
 # about 128, those of copies in other sizes or qualities in under 30.
@@ -92,7 +93,7 @@ def _thumbnail(data: bytes) -> tuple[Image.Image, int]:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             image.draft("L", _SMALL)
             orientation = image.getexif().get(_ORIENTATION, 1)
-            readable = Image.fromarray(to_rgb(image)) if image.mode in SIXTEEN_BITS else image
+            readable = Image.fromarray(to_rgb(image)) if image.mode in WIDE_MODES else image
             return readable.convert("L"), orientation if orientation in range(1, 9) else 1
 
 
