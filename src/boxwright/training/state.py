@@ -132,6 +132,7 @@ class TrainingState:
         began: When the run began, in seconds since 1970.
         updating: Whether an update has begun and not ended: weights may be half-changed.
         groups: A line for the log on each of the groups of weights that learn alike, where there are several.
+        changed_freezing: How many weights the program froze or unfroze itself, against the configuration.
     """
 
     detector: Detector
@@ -146,6 +147,7 @@ class TrainingState:
     began: float = field(default_factory=time.time)
     updating: bool = False
     groups: tuple[str, ...] = ()
+    changed_freezing: int = 0
 
     def counters(self) -> Counters:
         """Return how far the run has come."""
@@ -198,6 +200,7 @@ class TrainingState:
             THREADS: torch.get_num_threads(),
             "selection": self.selection.content(),
             "began": self.began,
+            **({CHANGED_FREEZING: self.changed_freezing} if self.changed_freezing else {}),
         }
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -275,7 +278,8 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1)
 
 
-# A checkpoint's key.
+# Keys of a checkpoint.
+CHANGED_FREEZING = "changed_freezing"
 THREADS = "threads"
 
 

@@ -43,7 +43,14 @@ from boxwright.training.loop import Loop
 from boxwright.training.losses import recompute_blocks
 from boxwright.training.preflight.examine import examine_quickly
 from boxwright.training.settings import RunSettings
-from boxwright.training.state import Selection, TrainingState, new_state, placed, run_threads
+from boxwright.training.state import (
+    CHANGED_FREEZING,
+    Selection,
+    TrainingState,
+    new_state,
+    placed,
+    run_threads,
+)
 from boxwright.training.stop import stop_requests
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.initial_shares import stored_shares
@@ -390,6 +397,11 @@ def _restore(
         state.restore({**content, **stored_shares(content, config, path)})
         pedigree = list(read_config(content, path).pedigree)
         processes.log.info(f"resuming from {path}, step {state.step}")
+        if changed := content.get(CHANGED_FREEZING):
+            processes.log.warning(
+                f"{changed} weights were frozen or unfrozen in Python (requires_grad); the resumed run freezes what "
+                "train_config says"
+            )
         if content.get("compiled_kernels"):
             processes.log.info("an earlier version computed some layers otherwise: the last bits of numbers may change")
     return state, pedigree

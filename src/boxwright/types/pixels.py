@@ -308,6 +308,40 @@ def to_levels(image: NDArray[Any], white: float, where: str, *, wide: float = LA
     return apply_white_level(image, level)
 
 
+def check_augmented(image: Any, before: NDArray[Any], where: str) -> NDArray[Any]:
+    """Return what an augmentation made of an image in 0..255, as uint8 or float32.
+
+    Args:
+        image: What it returned.
+        before: What it was given, [H, W, C].
+        where: Its name, for errors.
+
+    Raises:
+        DataError: If it is no array [H, W, C] of as many channels, or has another scale than 0..255.
+    """
+    channels = before.shape[2]
+    if not isinstance(image, np.ndarray) or image.ndim != _IMAGE or image.shape[2] != channels or not image.size:
+        shape = getattr(image, "shape", None)
+        found = type(image).__name__ if shape is None else f"{type(image).__name__} of shape {tuple(shape)}"
+        raise DataError(f"{where}: images became {found}; expected an array [height, width, {channels}]")
+    if image.dtype == np.uint8:
+        return image
+    if pixel_kind(image.dtype) is None:
+        raise DataError(f"{where}: images became {image.dtype}; expected uint8, or floats in 0..255")
+    values = ValueRange.measure(image)
+    if values.kind == "floats" and 0 < values.largest <= 1 < _DARK < before.max():
+        raise DataError(
+            f"{where}: images in 0..255 became floats of at most {values.largest:g}, as if they were in 0..1; multiply "
+            "them by 255, or leave the scaling out: the network scales its input itself"
+        )
+    check_range(values, LARGEST, f"{where}: images")
+    return image.astype(np.uint8 if values.kind == "integers" else np.float32).clip(0, LARGEST)
+
+
+# An image that is brighter than this is not in 0..1 after an augmentation that left its scale.
+_DARK = 8
+
+
 def bits_to_drop(white: float) -> int | None:
     """Return how many of the lower bits of integers are dropped to leave 8; None if white is no number of bits."""
     return next((bits - 8 for bits, level in _DEPTHS.items() if level == white), None)
