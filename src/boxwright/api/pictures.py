@@ -5,6 +5,7 @@ Dimensions: H W image, C channels.
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_folder
-from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, read_array, read_image, to_rgb
+from boxwright.base.files import is_folder, read_file
+from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, explain_darkness, read_array, read_image, to_rgb
 from boxwright.inference.fetch import fetch_image
 from boxwright.inference.files import IMAGES, VIDEOS, find_images
 from boxwright.types.pixels import (
@@ -92,7 +93,25 @@ def iterate_pictures(
     else:  # one at a time: an iterator may be endless
         images = _checked(images, white)
     for number, image in enumerate(images):
+        if number == 0 and not of_files:
+            _warn_of_darkness(image)
         yield _picture(image, f"image {number}", (white, of_files), channels)
+
+
+def _warn_of_darkness(image: Any) -> None:
+    """Log that the first file of a call is nearly black by its upper 8 bits, as no scale is known."""
+    data = bytes(image) if isinstance(image, bytes | bytearray) else b""
+    if isinstance(image, str | os.PathLike) and str(image).lower().endswith(_DEEP_SUFFIXES) and os.path.isfile(image):
+        data = read_file(Path(image), DataError)
+    if data and (
+        line := explain_darkness(data, os.fspath(image) if isinstance(image, str | os.PathLike) else "image 0")
+    ):
+        _LOG.warning(line)
+
+
+_LOG = logging.getLogger("boxwright")
+# Of formats that have more than 8 bits.
+_DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".pgm", ".ppm")
 
 
 def _checked(images: Iterable[Any], white: float) -> Iterator[Any]:

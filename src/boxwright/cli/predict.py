@@ -88,7 +88,7 @@ def predict_command(
         return
     from boxwright.cli.progress import progress_bar
     from boxwright.inference.predict import predict
-    from boxwright.inference.sources import ArraySource, find_sources
+    from boxwright.inference.sources import ArraySource, find_sources, read_by_white_level
 
     # Before the model is opened, which takes seconds: a missing image is named at once.
     opened = find_sources(sources)
@@ -96,6 +96,7 @@ def predict_command(
     _import_pytorch(model_dir)
     count = _count(opened, settings)
     detector = model.open()
+    opened = read_by_white_level(opened, detector.white_level)
     if detector.device:
         prepare_inference(tf32=model.settings.tf32)
     for source in opened:

@@ -371,6 +371,24 @@ def measure_depth(data: bytes, where: str) -> ValueRange | None:
         return None if values is None else ValueRange.measure(values, _stated_white(image))
 
 
+# Of 16 bits, this is a sixteenth.
+_DARK = 4095
+
+
+def explain_darkness(data: bytes, where: str) -> str:
+    """Return a line about an image file that is nearly black if read by the upper 8 of 16 bits; else nothing."""
+    try:
+        values = measure_depth(data, where)
+    except DataError:  # raised where the image is read
+        return ""
+    if values is None or values.kind != "integers" or not 0 < values.largest <= _DARK:
+        return ""
+    return (
+        f"{where}: its values, of 16 bits, are at most {values.largest:,.0f}: it is nearly black by the upper 8 bits; "
+        "state what is white, 4095 for 12 bits: scale=4095 in Python, --white_level 4095 for a command"
+    )
+
+
 def _stated_white(image: Image.Image) -> float:
     """Return the white level that a TIFF states by its bits or its largest value; 0 if it does not."""
     if not isinstance(image, TiffImageFile) or image.mode == "F":

@@ -29,7 +29,7 @@ def measure_white_level(dataset: Dataset) -> tuple[float, str]:
         return dataset.white_level, dataset.white_note
     ranges = [values for index in spread_evenly(len(dataset), _FILES) if (values := _measure(dataset, index))]
     level, line = choose_white_level(ranges, dataset.name)
-    if not _reads_as_tensorflow(dataset):
+    if isinstance(dataset, ScaledDataset):
         return level, line
     if level in (0.0, _TENSORFLOWS):
         return 0.0, ""
@@ -47,10 +47,3 @@ def _measure(dataset: Dataset, index: int) -> ValueRange | None:
         return measure_depth(data, name)
     except BoxwrightError:  # it is raised where the sample is read
         return None
-
-
-def _reads_as_tensorflow(dataset: Dataset) -> bool:
-    # Lists and hidden regions wrap the data set that reads files.
-    while (whole := getattr(dataset, "whole", None)) is not None:
-        dataset = whole
-    return not isinstance(dataset, ScaledDataset)

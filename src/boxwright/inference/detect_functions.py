@@ -264,6 +264,7 @@ class ImageDetector:
         weights: Their SHA-256, and for an export its format and precision.
         channels: How many the images have that it takes: 3, or more.
         device: Where PyTorch detects, such as "cpu" or "cuda:0"; empty for an exported file.
+        white_level: The value that is white in images of more than 8 bits; 0 for that of 16 bits.
     """
 
     detect: DetectFunction
@@ -271,6 +272,7 @@ class ImageDetector:
     weights: str
     channels: int = 3
     device: str = ""
+    white_level: float = 0.0
 
     def require_colors(self, what: str) -> None:
         """Raise a ConfigError if it takes more channels than files of pictures have; `what` has them."""
@@ -326,7 +328,8 @@ class ModelSource:
         detect = opened.detect_function(settings.multi_scale)
         if settings.thresholds:
             detect = _above_thresholds(detect, settings.thresholds, opened)
-        return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels, device)
+        white = settings.white_level or opened.white_level
+        return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels, device, white)
 
     def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
         """Return the configuration and classes that replace the model's own; None for no replacement."""

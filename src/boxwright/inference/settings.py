@@ -40,6 +40,9 @@ class PredictionSettings:
     compile: bool = setting(False, "Compile the network; takes a minute or more first.")
     allow_edited: bool = setting(False, "Open an exported file that was modified.")
     context: str = setting("", "For Context R-CNN: a camera's memory, a .npy of `boxwright context build --banks`.")
+    white_level: float = setting(
+        0.0, "What is white in images of more than 8 bits, as 4095 for 12 bits; 0: as in the training data.", least=0
+    )
     profile: bool = setting(False, "Print how busy reading, network, drawing and writing were.")
     pictures: bool = setting(True, "Draw a picture of each image file.", _FILES)
     picture_format: str = setting("jpg", "jpg; or png, lossless but many times slower.", _FILES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -42,9 +42,14 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class ImageSource:
-    """An image file."""
+    """An image file.
+
+    Attributes:
+        white_level: The value that is white in images of more than 8 bits; 0 for that of 16 bits.
+    """
 
     name: str
+    white_level: float = 0.0
     # Without annotations, these two are attributes of the class, not fields.
     live = False
     moving = False
@@ -59,7 +64,7 @@ class ImageSource:
 
     def read(self) -> NDArray[np.uint8]:
         """Return the picture, with its EXIF orientation applied."""
-        return read_image(Path(self.name), upright=True)
+        return read_image(Path(self.name), upright=True, white_level=self.white_level)
 
 
 class ArraySource(ImageSource):
@@ -75,7 +80,7 @@ class WebImageSource(ImageSource):
 
     def read(self) -> NDArray[np.uint8]:
         """Return the picture, with its EXIF orientation applied."""
-        return decode_image(fetch_image(self.name), self.name, upright=True)
+        return decode_image(fetch_image(self.name), self.name, upright=True, white_level=self.white_level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +151,11 @@ def find_sources(words: Sequence[str]) -> list[Source]:
         DataError: For a missing file, a folder without images and videos, or an unknown kind of address.
     """
     return [source for word in words for source in _sources(word)]
+
+
+def read_by_white_level(sources: Sequence[Source], level: float) -> list[Source]:
+    """Return sources whose images of more than 8 bits are read by a white level; videos have 8 bits."""
+    return [replace(source, white_level=level) if isinstance(source, ImageSource) else source for source in sources]
 
 
 def _sources(word: str) -> list[Source]:

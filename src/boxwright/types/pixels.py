@@ -102,7 +102,7 @@ def to_hwc(image: Any, where: str, channels: int = _COLORS) -> NDArray[Any]:
         raise DataError(f"{where}: expected numbers in 0..255, found {array.dtype}")
     if array.shape[2] == 1 and channels == _COLORS:
         return np.repeat(array, _COLORS, axis=2)
-    return array[..., :channels]
+    return array if array.shape[2] == channels else array[..., :channels]
 
 
 def _tensor_values(tensor: Any) -> Any:

@@ -24,7 +24,7 @@ from boxwright.weights.fetch import identify_published
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.known_answers import check_known_answers
 from boxwright.weights.load_weights import check_finite, load_weights
-from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source
+from boxwright.weights.sources import describe_weights, is_state_dict, is_tensorflow, refuse_export, tensorflow_source
 from boxwright.weights.store import find_checkpoint, nearby, read_config
 from boxwright.weights.stored_anchors import with_stored_anchors
 from boxwright.weights.tensorflow.checkpoint import open_tensorflow, read_step
@@ -93,7 +93,7 @@ def _restore(
         return _restore_tensorflow(theirs, config, use_average=use_average, categories=categories)
     if not os.path.exists(path):
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
-    if path.suffix.lower() in (".pth", ".safetensors") and is_file(path):
+    if (path.suffix.lower() == ".safetensors" and is_file(path)) or is_state_dict(path):
         return _restore_weights(path, config, categories)
     if is_weights_folder(path):
         return _restore_folder(path, config, categories)

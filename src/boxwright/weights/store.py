@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, DataError, OutputError, first_line
-from boxwright.base.files import is_folder, open_whole, partial_files, shown
+from boxwright.base.files import is_folder, open_whole, partial_files, reading_file, shown
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import with_earlier_rule
@@ -99,6 +99,13 @@ def _load(path: str | Path, verify: Callable[[BinaryIO], object]) -> Any:
     except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds of exceptions for other files
         problem = first_line(error)
     raise CheckpointError(f"{shown(path)}: not a readable checkpoint: {problem}")
+
+
+def is_sealed(path: Path) -> bool:
+    """Return whether a file ends as those that `save_archive` writes; their digest is not checked."""
+    with reading_file(path) as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _SEAL_SIZE, 0))
+        return file.read(len(_SEAL)) == _SEAL
 
 
 def _verify_seal(file: BinaryIO) -> None:

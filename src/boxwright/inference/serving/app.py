@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -136,6 +137,10 @@ def make_app(
         api_key: What clients send as `Authorization: Bearer …`; empty for no key.
         watch: Whether to reload the models' files when they change.
     """
+    # Pictures are decoded before it is known for which model: of several with other scales, the setting decides.
+    levels = {model.current.detector.metadata.white_level for model in models}
+    if not settings.white_level and len(levels) == 1:
+        settings = replace(settings, white_level=levels.pop())
     decoders = Decoders(settings, counters.count_replaced)
     runner, known = _Runner(settings, decoders), Models(models)
     # Without FastAPI's pages, which load scripts from a public CDN, and know nothing of bodies that are read by hand.

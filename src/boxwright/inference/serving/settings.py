@@ -32,6 +32,9 @@ class ServerSettings:
     raw_outputs: bool = setting(
         False, "Answer TensorFlow's clients with raw_detection_boxes and raw_detection_scores too: megabytes a picture."
     )
+    white_level: float = setting(
+        0.0, "What is white in pictures of more than 8 bits, as 4095 for 12 bits; 0: as in the training data.", least=0
+    )
     queue: int = setting(64, "The most queued pictures; further requests are answered 503.", _LIMITS, 1)
     timeout_s: float = setting(
         10.0, "Seconds from a request's first byte until it is answered 408 or 504.", _LIMITS, 0.001

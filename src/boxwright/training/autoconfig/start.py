@@ -15,10 +15,11 @@ from boxwright.base.errors import CheckpointError, ConfigError, DataError, Outpu
 from boxwright.base.files import is_file, make_folder, write_whole
 from boxwright.config.message import find_fields
 from boxwright.data.account import DatasetUsage, take_account, without_pixels
-from boxwright.data.dataset import Dataset
+from boxwright.data.dataset import Dataset, with_white_level
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
 from boxwright.data.open_dataset import open_recognized
+from boxwright.data.pixel_scale import measure_white_level
 from boxwright.data.recognize import RecognizedData, recognize
 from boxwright.nn.network import is_within
 from boxwright.pipeline import messages as m
@@ -243,6 +244,11 @@ def _open(recognized: RecognizedData, stem: Path, settings: InitSettings, progre
     choices = [Choice("data", recognized.kind, "; ".join(recognized.notes))]
     account, unreadable = _account("account", everything, settings, choices, progress)
     train, held_out = build_input_reader(recognized.train), build_input_reader(recognized.held_out or recognized.train)
+    level, line = measure_white_level(everything)
+    if level:
+        train.white_level = held_out.white_level = level
+        everything = with_white_level(everything, level)
+        choices.append(Choice("white level", f"{level:g}", line))
     rows: dict[str, Sequence[tuple[int, str]]] = {}
     if evaluation is None:
         split = split_dataset(everything, progress, unreadable)

@@ -19,10 +19,10 @@ from PIL import Image
 
 from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
-from boxwright.data.image_io import FORMATS, to_rgb
+from boxwright.data.image_io import FORMATS
 from boxwright.data.listed import ListedDataset
 from boxwright.data.picture_dataset import PictureDataset
-from boxwright.training.preflight.records import Finding, some
+from boxwright.training.preflight.records import Finding, Record, some
 from boxwright.types.pixels import WIDE_MODES
 
 # Images are near-duplicates if both 256-bit hashes differ in fewer bits than this: those of unrelated images differ in
@@ -93,8 +93,15 @@ def _thumbnail(data: bytes) -> tuple[Image.Image, int]:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             image.draft("L", _SMALL)
             orientation = image.getexif().get(_ORIENTATION, 1)
-            readable = Image.fromarray(to_rgb(image)) if image.mode in WIDE_MODES else image
+            readable = Image.fromarray(_stretched(np.asarray(image))) if image.mode in WIDE_MODES else image
             return readable.convert("L"), orientation if orientation in range(1, 9) else 1
+
+
+def _stretched(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return values as uint8 from black to white: images are compared, whatever their scale."""
+    finite = np.nan_to_num(values.astype(np.float64))
+    least, largest = finite.min(), finite.max()
+    return ((finite - least) * (255 / max(largest - least, 1e-12))).astype(np.uint8)
 
 
 def _packed(image_hash: Any) -> NDArray[np.uint8]:
@@ -201,6 +208,28 @@ def check_readable(unreadable: Sequence[str], total: int, what: str) -> Iterable
         )
     else:
         yield Finding("readable", "fine", f"{total} samples of {what} can be read")
+
+
+# Of 255: pictures whose brightest pixel, or whose mean, is below are read by a wrong scale, or useless.
+_BRIGHT, _MEAN = 64, 4
+
+
+def check_levels(records: Sequence[Record], what: str) -> Iterable[Finding]:
+    """Yield the ends of the histogram of all pixels."""
+    if not records:
+        return
+    darkest, brightest = min(record.levels[0] for record in records), max(record.levels[1] for record in records)
+    mean = sum(record.levels[2] for record in records) / len(records)
+    ends = f"pixels of {what} are {darkest:.0f} to {brightest:.0f} of 0..255, {mean:.1f} on average"
+    if brightest < _BRIGHT or mean < _MEAN:
+        yield Finding(
+            "pixels",
+            "warning",
+            f"{ends}: nearly black, as where values of 12 bits are read as 16, or floats in 0..1 became integers",
+            "state the value that is white: train_input_reader.white_level; boxwright inspect draws the pictures",
+        )
+    else:
+        yield Finding("pixels", "fine", ends)
 
 
 def check_stored(prints: Fingerprints, dataset: Dataset) -> Iterable[Finding]:
