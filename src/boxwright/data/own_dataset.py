@@ -250,7 +250,7 @@ class OwnDataset:
             points = np.zeros((len(rows), self._num_keypoints * 3), np.float32)
             for values, row in zip(points, rows, strict=True):
                 values[: len(row.get("keypoints", ()))] = row.get("keypoints", ())
-            fields["keypoints"] = _keypoints(points.reshape(len(rows), -1, 3), len(rows))
+            fields["keypoints"] = _keypoints(points.reshape(len(rows), self._num_keypoints, 3), len(rows))
         return fields
 
     def _coco_label(self, category_id: Any) -> int:

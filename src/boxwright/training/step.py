@@ -366,12 +366,12 @@ class Learner:
         """Unfreeze what the configuration begins to train at this step; rewrap the module when other weights learn."""
         self.trainable.advance(self.state.step)
         learning = self.trainable.learning()
-        if learning == self.learning:
-            return
         if not learning:
             raise TrainingError(
                 f"step {self.state.step + 1}: nothing learns: requires_grad is False for all weights of the network"
             )
+        if learning == self.learning:
+            return
         self.state.changed_freezing = self.trainable.changed(self.state.step)
         self.learning = learning
         if is_sharded_module(self.losses):
