@@ -26,6 +26,7 @@ EXTENSIONS = {
             "group_by_aspect_ratio",
             "hide_ignored_regions",
             "ignore_exif",
+            "white_level",
             "sample_list",
             "load_confidences",
         ),

@@ -276,9 +276,11 @@ def test_detects_as_the_detector(detector: bw.Detector, file: Path) -> None:
     grey = pictures()[0][..., 0]
     assert len(exported.detect([grey])[0]) == len(exported.detect([np.stack([grey] * 3, -1)])[0])
     assert exported.detect([]) == []
-    for wrong in (np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros((0, 4, 3), np.uint8)):
-        with pytest.raises(DataError, match="image 0: expected non-empty uint8"):
+    for wrong in (np.zeros((4, 4, 2), np.uint8), np.zeros((0, 4, 3), np.uint8)):
+        with pytest.raises(DataError, match="image 0: expected a HWC array with 1, 3 or 4 channels and some pixels"):
             exported.detect([wrong])
+    with pytest.raises(DataError, match="floats of which none is above 0.5, as if they were in 0..1"):
+        exported.detect([np.full((4, 4, 3), 0.5, np.float32)])
 
 
 def said(path: Path) -> str:
