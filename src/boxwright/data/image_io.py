@@ -27,7 +27,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-import cv2
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
@@ -345,6 +344,7 @@ def _deep_colors(image: Image.Image, data: bytes) -> NDArray[Any] | None:
     """Return the values of an image of several channels of more than 8 bits, [H, W, 3]; None for any other."""
     if image.mode in WIDE_MODES or _bits(image, data) <= 8:
         return None
+
     values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR_RGB)
     if values is None:
         raise ValueError("its colors of more than 8 bits cannot be read")
