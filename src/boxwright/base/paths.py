@@ -64,10 +64,12 @@ _PAGE_HEAD_BYTES = 4096
 def refuse_foreign_page(folder: str | os.PathLike[str]) -> None:
     """Raise an OutputError if a folder has an index.html that is no page of ours."""
     page = Path(folder) / _PAGE
+    if not os.path.isfile(page):  # there is none, or writing it says what is wrong
+        return
     try:
         with page.open("rb") as file:
             own = _PAGE_MARK in file.read(_PAGE_HEAD_BYTES)
-    except (OSError, ValueError):  # there is none, or writing it says what is wrong
-        return
+    except OSError:
+        own = False
     if not own:
         raise OutputError(f"{page}: this page is not from Boxwright, and would be replaced; write to another folder")

@@ -15,11 +15,13 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from boxwright.base.errors import DataError
 from boxwright.base.files import cause
 from boxwright.base.limits import DOWNLOAD_BYTES, DOWNLOAD_SECONDS
+from boxwright.base.text import visible
 from boxwright.inference.files import IMAGES, VIDEOS
 
 _SCHEMES = ("http", "https")
 _CHUNK = 1 << 16
 _PROBE_S = 10.0
+_MOST_WORDS = 200
 # Content types of files of unknown kind; the bytes decide then.
 _UNSPECIFIED = ("", "application/octet-stream", "binary/octet-stream")
 
@@ -154,6 +156,8 @@ def _read(answer: Any, url: str, until: float) -> bytes:
             raise DataError(f"{url}: {problem}")
         if time.monotonic() > until:
             raise DataError(f"{url}: {DOWNLOAD_SECONDS.exceeded(DOWNLOAD_SECONDS.value + 1)}")
+    if not data:
+        raise DataError(f"{url}: the server sent nothing; try again")
     if expected is not None and len(data) < expected:
         raise DataError(f"{url}: the download broke off after {len(data):,} of {expected:,} bytes; try again")
     return bytes(data)
@@ -162,8 +166,9 @@ def _read(answer: Any, url: str, until: float) -> bytes:
 def _failed(url: str, error: Exception) -> DataError:
     if isinstance(error, urllib.error.HTTPError):
         error.close()
-        # The standard's words: the server's own could be anything.
-        words = http.client.responses.get(error.code, "")
-        return DataError(f"{url}: the server returned {error.code} {words}".rstrip())
+        # The server's own words could be anything, and be any length.
+        return DataError(f"{url}: the server returned {error.code} {visible(str(error.reason))[:_MOST_WORDS]}".rstrip())
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    return DataError(f"{url}: cannot be fetched: {cause(reason) if isinstance(reason, Exception) else reason}")
+    # An error may quote what the server sent.
+    words = (cause(reason) if isinstance(reason, Exception) else str(reason)).strip().partition("\n")[0]
+    return DataError(f"{url}: cannot be fetched: {visible(words)[:_MOST_WORDS]}")

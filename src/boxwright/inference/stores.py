@@ -113,6 +113,7 @@ def open_parquet(address: str) -> Any:
     """
     if is_address(address):
         return open_file(address)
+    open_file(address).close()  # it is a regular file
     return _tried(address, DataError, lambda: require_pyarrow().OSFile(os.fsencode(address)))
 
 

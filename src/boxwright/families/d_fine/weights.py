@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import shown
+from boxwright.base.files import read_bytes, shown
 from boxwright.config.load import parse_message
 from boxwright.families.d_fine.layouts import SIZES
 from boxwright.families.d_fine.message import DFine, DFineDecoder
@@ -199,7 +199,7 @@ def _beside(path: Path, name: str) -> dict[str, Any]:
     if path.suffix != ".safetensors" or not beside.is_file():
         return {}
     try:
-        content = json.loads(beside.read_text(encoding="utf-8"))
+        content = json.loads(read_bytes(beside))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{shown(beside)}: not readable as JSON: {str(error)[:200]}") from None
     if not isinstance(content, dict):

@@ -1,0 +1,137 @@
+"""Addresses with passwords and tokens, and servers that misbehave: by the number of a case, as curl's tests have them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import pytest
+
+from boxwright.base.errors import DataError
+from boxwright.cli.console import LogLines
+from boxwright.data.image_io import encode_png
+from boxwright.inference.fetch import fetch_image
+from boxwright.inference.predict import predict
+from boxwright.inference.settings import PredictionSettings
+from boxwright.inference.sources import VideoSource, WebImageSource, find_sources
+from tests.http_servers import running_server
+from tests.inference.blobs import find_blobs, picture_of
+
+IMAGE = encode_png(picture_of([(10, 10, 30, 30)], 60, 80))
+OK, PNG = b"HTTP/1.1 200 OK\r\n", b"Content-Type: image/png\r\n"
+LENGTH = b"Content-Length: %d\r\n" % len(IMAGE)
+SECRETS = ("user", "pass-word", "tok-en")
+
+# What a server sends, and what is said of it; empty where the image arrives.
+CASES: list[tuple[bytes, str]] = [
+    (OK + PNG + LENGTH + b"\r\n" + IMAGE, ""),
+    (OK + PNG + b"\r\n" + IMAGE, ""),  # ended by closing
+    (OK + PNG + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(IMAGE) + IMAGE + b"\r\n0\r\n\r\n", ""),
+    (OK + LENGTH + b"\r\n" + IMAGE, ""),
+    (OK + PNG + b"Content-Length: 99999\r\n\r\n" + IMAGE, "the download broke off after"),
+    (OK + PNG + b"Transfer-Encoding: chunked\r\n\r\n99999\r\n" + IMAGE, "cannot be fetched"),
+    (OK + PNG + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n" + IMAGE, "cannot be fetched"),
+    (OK + PNG + b"Content-Length: 999999999999\r\n\r\n", "BOXWRIGHT_MAX_DOWNLOAD_BYTES"),
+    (OK + PNG + b"Content-Length: \xb2\r\n\r\n" + IMAGE, ""),  # no number: to the end
+    (OK + b"Content-Type: text/html\r\n\r\n<html>", "expected an image, found text/html"),
+    (OK + PNG + b"X: " + b"a" * 70_000 + b"\r\n\r\n" + IMAGE, "cannot be fetched"),
+    (OK + b"".join(b"X%d: a\r\n" % number for number in range(200)) + b"\r\n", "cannot be fetched"),
+    (b"", "cannot be fetched"),
+    (b"HTTP/1.1 200", "the server sent nothing"),
+    (b"SSH-2.0-OpenSSH\r\n", "cannot be fetched"),
+    (b"HTTP/1.1 999 \x1b]0;title\x07\r\n\r\n", r"the server returned 999 \\u001b\]0;title\\u0007"),
+    (b"HTTP/1.1 401 Who\r\nContent-Length: 0\r\n\r\n", "the server returned 401"),
+    (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", "not allowed"),
+    (b"HTTP/1.1 302 Found\r\nLocation: ftp://h/a\r\n\r\n", "expected a URL that begins with http"),
+    (b"HTTP/1.1 302 Found\r\nLocation: http://[::1/a\r\n\r\n", "not a URL|cannot be fetched"),
+    (b"HTTP/1.1 302 Found\r\nLocation: http://user:pass-word@127.0.0.1:1/?t=tok-en\r\n\r\n", "cannot be fetched"),
+    (b"HTTP/1.1 302 Found\r\n\r\n", "the server returned 302"),
+    (OK + PNG + b"Content-Encoding: gzip\r\n" + LENGTH + b"\r\n" + IMAGE, ""),
+]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as the case says whose number the path has; elsewhere, only a user whose password is known."""
+
+    asked: ClassVar[list[tuple[str, str]]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers.get("Authorization", "")))
+        name = urlsplit(self.path).path.strip("/").partition(".")[0]
+        self.wfile.write(CASES[int(name)][0] if name.isdigit() else CASES[0][0])
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with running_server(Handler) as address:
+        yield address
+
+
+def with_secrets(address: str, path: str) -> str:
+    user, password, token = SECRETS
+    return f"{address.replace('://', f'://{user}:{password}@')}/{path}?token={token}"
+
+
+def require_none(text: str) -> None:
+    assert not [secret for secret in SECRETS if secret in text], text
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_a_server_that_misbehaves(number: int, server: str) -> None:
+    """It ends in a line, without what gives access, whatever it sends."""
+    answer, wanted = CASES[number]
+    address = with_secrets(server, f"{number}.png")
+    if not wanted:
+        assert fetch_image(address) == IMAGE, answer
+        return
+    with pytest.raises(DataError, match=wanted) as refused:
+        fetch_image(address)
+    require_none(str(refused.value))
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+def test_what_is_written_of_an_address_gives_no_access(
+    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In all result files, names of pictures, and the log; the server is asked with all of it."""
+    Handler.asked.clear()
+    settings = PredictionSettings(json=True, coco=True, csv=True)
+    predict(find_blobs, find_sources([with_secrets(server, "a.png")]), tmp_path, settings)
+    assert Handler.asked == [("/a.png?token=tok-en", "Basic dXNlcjpwYXNzLXdvcmQ=")]
+    written = {path.name: path.read_bytes().decode("latin-1") for path in tmp_path.iterdir()}
+    assert set(written) == {"a.jpg", "detections.json", "coco.json", "detections.csv"}
+    for text in written.values():
+        require_none(text)
+    assert {row["file_name"] for row in json.loads(written["detections.json"])} == {f"{server}/a.png"}
+    LogLines().emit(logging.LogRecord("", 30, "", 0, "%s: connecting again", (with_secrets(server, "a.png"),), None))
+    require_none(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("kind", [VideoSource, lambda address: find_sources([address])[0]])
+def test_errors_of_streams_and_videos_give_no_access(kind: Any) -> None:
+    source = kind("rtsp://user:pass-word@127.0.0.1:9/a?token=tok-en")
+    assert source.name == "rtsp://127.0.0.1:9/a"
+    with pytest.raises(DataError, match="rtsp://127.0.0.1:9/a: cannot be opened") as refused:
+        next(iter(source.frames()))
+    require_none(str(refused.value))
+
+
+def test_an_address_that_is_none() -> None:
+    for address in ("http://[::1/x.png", "http://h:port/x.png"):
+        with pytest.raises(DataError, match="not a URL"):
+            find_sources([address])
+
+
+def test_a_web_image_is_asked_for_by_its_whole_address() -> None:
+    (source,) = find_sources(["https://user:pass-word@h/a.png?t=1"])
+    assert isinstance(source, WebImageSource)
+    assert (source.name, source.address) == ("https://h/a.png", "https://user:pass-word@h/a.png?t=1")
