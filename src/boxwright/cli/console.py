@@ -98,7 +98,7 @@ def metrics_table(metrics: dict[str, float]) -> Table:
     table = Table(Column(overflow="fold"), Column(no_wrap=True), show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in metrics.items():
         # COCO's convention: -1 where there is no object to measure on.
-        table.add_row(name, f"{value:.4f}" if value >= 0 else "none to measure")
+        table.add_row(name, f"{value:.4f}" if value >= 0 else "no objects")
     return table
 
 
