@@ -42,7 +42,7 @@ def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = la
     """Open a file's bytes in a child process, and run it on a picture of noise.
 
     Args:
-        opener: The module whose `session_of` opens it.
+        opener: The module whose `open_bytes` opens it.
         stopped: Polled while waiting; once it returns true, the child is killed.
 
     Raises:
@@ -105,7 +105,7 @@ def _exit_reason(status: int) -> str:
 def _tried(file: ExportFile, opener: str) -> str:
     """Open and run a file; return what is wrong with it, or an empty string."""
     try:
-        session: Any = import_module(opener).session_of(file, 1)
+        session: Any = import_module(opener).open_bytes(file, 1)
         shape = (*_PICTURE, session.metadata.image_channels)
         session.run(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
     except BoxwrightError as error:

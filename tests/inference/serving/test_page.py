@@ -206,7 +206,9 @@ def test_the_keyboard_alone(one: Opened, files: list[Path], expected: list[Any])
     """Tab goes down the page in its order, and shows where it is; arrows move in lists; Delete removes a picture."""
     page = one.page
     page.set_input_files("#file", files)
-    one.shows("#summary", objects(int((expected[0].scores >= 0.5).sum())))
+    # Any score counts, so that there are objects; filling the field would move the focus.
+    page.locator("#score").evaluate("field => { field.value = 0; field.dispatchEvent(new Event('input')) }")
+    one.shows("#summary", objects(len(expected[0])))
     reached: list[str] = []
     for _ in range(40):
         page.keyboard.press("Tab")
@@ -221,7 +223,6 @@ def test_the_keyboard_alone(one: Opened, files: list[Path], expected: list[Any])
     order = ["skip", "model", "choose", "webcam", "thumb", "score", "boxes", "names"]
     assert [name for name in reached if name in order] == order
     assert reached.count("thumb") == reached.count("object") == 1, "arrows move in lists, not Tab"
-    one.score(0.0)
     page.locator("#strip [aria-selected=true]").focus()
     page.keyboard.press("ArrowRight")
     one.shows("#summary", objects(len(expected[1])))

@@ -59,7 +59,7 @@ class ServedModel:
 
         Args:
             observe: Called with each batch's size and the seconds it took.
-            opener: The module whose `session_of` opens a file's bytes.
+            opener: The module whose `open_bytes` opens a file's bytes.
             allow_edited: Whether to serve a file that was modified.
 
         Raises:
@@ -76,7 +76,7 @@ class ServedModel:
         if not self._allow_edited:
             check_seal(file)
         try_in_child(file, self._opener, self._closing.is_set)
-        session = import_module(self._opener).session_of(file, self._settings.threads, self._settings.device)
+        session = import_module(self._opener).open_bytes(file, self._settings.threads, self._settings.device)
         verdict = session.metadata.parity.get("verdict")
         if verdict != "passed":
             raise ExportError(f"{self.path} failed the comparison with its detector; it is not served")
