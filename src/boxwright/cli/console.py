@@ -51,7 +51,9 @@ def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
     """Return a function that wraps a sized iterable to show its progress."""
     from rich.progress import track
 
-    return lambda items: track(items, description=title, console=console, transient=True)
+    # Where there is no terminal, a bar would leave an empty line.
+    hidden = not console.is_terminal
+    return lambda items: track(items, description=title, console=console, transient=True, disable=hidden)
 
 
 @contextmanager

@@ -348,7 +348,7 @@ def _fitted(
             choices.append(choice)
         else:
             why = "as requested" if settings.batch_size() else "not tried"
-            choices.append(Choice("batch", f"{plan.batch_size} images", why))
+            choices.append(Choice("batch", f"{plan.batch_size} image{'' if plan.batch_size == 1 else 's'}", why))
     length = plan.length
     requested = settings.epochs is not None or settings.minutes is not None
     why = "as requested" if requested else f"for {data.facts.images} images"
@@ -370,9 +370,10 @@ def _tried(
         steps = max(int(60 * settings.minutes / seconds), _LEAST_STEPS)
         epochs = steps * plan.batch_size / data.facts.images
         plan = _plan_for_batch_size(plan, preset, plan.batch_size, data, replace(settings, epochs=epochs))
-    minutes = f"about {max(seconds * plan.length.steps / 60, 1):.0f} minutes there"
+    whole = round(max(seconds * plan.length.steps / 60, 1))
+    minutes = f"about {whole} minute{'' if whole == 1 else 's'} there"
     why = "as requested" if settings.batch_size() else f"fits in the {measured.device}'s memory"
-    return plan, Choice("batch", f"{plan.batch_size} images", f"{why}; {minutes}")
+    return plan, Choice("batch", f"{plan.batch_size} image{'' if plan.batch_size == 1 else 's'}", f"{why}; {minutes}")
 
 
 def _first_plan(
@@ -388,7 +389,7 @@ def _first_plan(
         smallest = facts.small_side() * max(size or facts.size)
         why = f"{shape[0].upper()}{shape[1:]}; a tenth of the objects are then smaller than {smallest:.0f} pixels."
     chosen = f"{size[1]}×{size[0]}" if size else "the preset's"
-    reason = "as requested" if settings.model else f"from fresh weights; {_coco_hint(settings.device)}"
+    reason = "as requested" if settings.model else f"from scratch; {_coco_hint(settings.device)}"
     choices = [Choice("model", preset, reason), Choice("input", chosen, why if size else shape)]
     names = [item.name for item in data.training.categories]
     steps: list[str] | None = None
@@ -422,7 +423,7 @@ def _first_plan(
 def _coco_hint(device: str) -> str:
     """Return which published name to start from, by its authors' figures: the best that the device trains soon."""
     name = "ssd_mobilenet_v2_fpnlite_320_coco17" if usable_device(device).type == "cpu" else "d_fine_s_coco"
-    return f"--model {name} starts from COCO's"
+    return f"--model {name} starts from weights trained on COCO"
 
 
 def _plan_for_batch_size(plan: Plan, preset: str, batch_size: int, data: _OpenedData, settings: InitSettings) -> Plan:
