@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from boxwright.base.errors import BoxwrightError, ConfigError, OutputError
 from boxwright.cli.main import app
+from tests.cli.test_commands import run_json
 from tests.training.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc
 
 RUNNER = CliRunner()
