@@ -23,8 +23,9 @@ $(STAMP): pyproject.toml release/build_native.py $(wildcard native/*)
 	-$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null
 	touch $@
 
-demo: install    ## train and evaluate a detector on generated data and draw its detections (a few minutes)
+demo: install    ## detect blood cells with the shipped detector, then train one from scratch (four minutes in all)
 	$(BIN)/boxwright demo --out demo
+	$(BIN)/boxwright demo --train --out demo
 
 # One more than cores: tests of silent clients and hanging workers wait, and leave theirs to others.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
@@ -93,7 +94,7 @@ notebooks: install ## run the notebooks (some minutes); they stay without output
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:cacheprovider --nbmake --nbmake-timeout=1800 notebooks
 
 # The public interface, `import boxwright`, where every argument is documented.
-PUBLIC := $(addprefix src/boxwright/, api types pipeline/detector.py pipeline/load.py weights/load_weights.py weights/restore.py \
+PUBLIC := $(addprefix src/boxwright/, api types data/sample_data.py pipeline/detector.py pipeline/load.py weights/load_weights.py weights/restore.py \
   exporters/export.py nn/detector.py nn/postprocessing/masks.py training/settings.py training/train.py)
 check: install   ## check lint, types, layers, docstrings and the figures of the documents
 	$(BIN)/ruff check .

@@ -155,7 +155,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     if not (arguments.work / "demo" / "pipeline.config").exists():
-        boxwright("demo", "--data_only", "--out", arguments.work / "demo")
+        boxwright("demo", "--shapes", "--data_only", "--out", arguments.work / "demo")
     results = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
     for name in arguments.only:
         results[name] = made(name, arguments.work.resolve(), arguments)

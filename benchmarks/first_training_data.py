@@ -1,7 +1,7 @@
 """The data of first_training.py: blood cells, fifty of them, raccoons, and 3,000 made-up pictures of three kinds.
 
-Made-up pictures are those of `boxwright demo`, textured and with objects that hide each other. In one kind all objects
-are tiny; in another two of the four classes are rare. `boxwright train` holds a fifth of them out.
+Made-up pictures are those of `boxwright demo --shapes`, textured and with objects that hide each other. In one kind all
+objects are tiny; in another two of the four classes are rare. `boxwright train` holds a fifth of them out.
 """
 
 from __future__ import annotations

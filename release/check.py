@@ -38,7 +38,7 @@ DOCUMENTED = (
     "LICENSE",
 )
 EXTRAS = "onnx,serve,video,track"
-MOST_WHEEL, MOST_SDIST = 2_000_000, 5_000_000
+MOST_WHEEL, MOST_SDIST = 6_000_000, 9_000_000
 
 
 class CheckError(Exception):
@@ -88,6 +88,10 @@ def contents() -> str:
     wanted = {f"boxwright/presets/{path.name}" for path in (ROOT / "src/boxwright/presets").glob("[!_]*.*")}
     if missing := wanted - set(presets):
         raise CheckError(f"the wheel lacks {sorted(missing)}")
+    shipped = [ROOT / "src/boxwright/assets" / name for name in ("blood_cells", "demo")]
+    files = {str(path.relative_to(ROOT / "src")) for folder in shipped for path in folder.rglob("*") if path.is_file()}
+    if missing := files - set(inside):
+        raise CheckError(f"the wheel lacks {len(missing)} files of the demo, as {min(missing)}")
     if "boxwright/_native.so" not in inside:
         raise CheckError("the wheel lacks the native extension: is a C compiler here?")
     if strangers := {name.split("/")[0] for name in inside if not name.startswith("boxwright")}:
@@ -254,7 +258,7 @@ def documentation() -> str:
 def main() -> int:
     """Run the checks; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13"], help="versions to tour with")
+    parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13", "3.14"], help="versions to tour with")
     versions = parser.parse_args().python
     checks: dict[str, Callable[[], str]] = {
         "build": build,

@@ -57,7 +57,7 @@ def test_a_picture_is_well_formed_and_names_are_no_markup() -> None:
 
 
 def test_each_page_on_models_has_one(tmp_path: Path) -> None:
-    assert set(SHOWN) == set(SECTIONS["Models"].values()) - {"presets.md"}
+    assert set(SHOWN) == set(SECTIONS["Models"].values()) - {"models.md"}
     assert section(tmp_path, "install.md") == ""
     text = section(tmp_path, "srn.md")
     assert "![The parts of srn_resnet50_wider_face](architecture/srn_resnet50_wider_face.svg)" in text

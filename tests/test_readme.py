@@ -8,11 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from website.models import latencies
 
 from boxwright.config.load import parse_message
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
+from boxwright.training.autoconfig.choices import DEFAULT_PRESET
 from boxwright.weights.export_weights import write_tensorflow_checkpoint
+from boxwright.weights.published import find_published
 from boxwright.weights.tensorflow.bundle import Bundle
 from tests.cli.test_commands import run
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
@@ -30,7 +33,7 @@ COMMANDS = [
 
 
 def test_blocks_are_found() -> None:
-    assert [command[0] for command in COMMANDS].count("boxwright") == 17
+    assert [command[0] for command in COMMANDS].count("boxwright") == 12
     assert [command[0] for command in COMMANDS if command[0] != "boxwright"] == ["pip"]
     for target in ("demo", "test", "parity"):
         assert f"`make {target}`" in README
@@ -39,6 +42,26 @@ def test_blocks_are_found() -> None:
 
 def test_it_is_read_in_one_go() -> None:
     assert len(README.splitlines()) <= 160
+
+
+def test_the_table_of_models_is_what_is_published_and_was_measured() -> None:
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\| `.*$", README, re.MULTILINE)]
+    *rows, default = cells
+    assert len(rows) == 9
+    measured = latencies("onnxruntime")
+    for name, ap, milliseconds, size, license in rows:
+        weights = find_published(name.strip("`"))
+        assert weights is not None
+        assert weights.opens
+        assert (float(ap), license) == (weights.coco_box_ap, weights.license)
+        assert size == ("" if weights.size is None else f"{weights.size / 1e6:.0f}")
+        assert milliseconds == str(measured.get(weights.presets[0], ""))
+    assert default[0].strip("`") == DEFAULT_PRESET
+    assert [float(row[1]) for row in rows] == sorted((float(row[1]) for row in rows), reverse=True)
+
+
+def test_nothing_is_hidden_in_comments() -> None:
+    assert "<!--" not in README
 
 
 def test_what_is_said_of_the_raccoons_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ docs_dir = "pages"
 site_dir = "site"
 use_directory_urls = false
 extra_css = ["site.css"]
+extra_javascript = ["models.js"]
 nav = [
 {nav}
 ]
@@ -119,7 +120,8 @@ def build(target: Path, work: Path) -> None:
     screenshots.take(commands, pages)
     for name, make in GENERATED.items():
         (pages / name).write_text(make(), encoding="utf-8")
-    shutil.copy(Path(__file__).parent / "site.css", pages)
+    for name in ("site.css", "models.js"):
+        shutil.copy(Path(__file__).parent / name, pages)
     shown = {page for section in SECTIONS.values() for page in section.values()}
     there = set(written) | set(GENERATED)
     if shown != there:

@@ -25,6 +25,7 @@ PAGES = {
     "srn.md": "srn",
     "align_det.md": "align_det",
     "d_fine.md": "d_fine",
+    "rf_detr.md": "rf_detr",
 }
 _OFFICIAL = (
     ("context_rcnn", "context_rcnn"),
@@ -48,10 +49,10 @@ def section(page: str) -> str:
 
 def presets_of(family: str) -> Iterator[str]:
     """Yield the lines of the table of a family's presets."""
-    names = [name for name in read_costs() if _family(name) == family]
+    names = [name for name in read_costs() if find_family(name) == family]
     yield (
         "Parameters and arithmetic are for the preset's own classes and its input of a 480×640 image; weights have\n"
-        "the licenses of those who publish them, and are [fetched by name](weights.md) ([all presets](presets.md)).\n"
+        "the licenses of those who publish them, and are [fetched by name](weights.md) ([all models](models.md)).\n"
     )
     yield from preset_rows(names)
 
@@ -65,11 +66,12 @@ def preset_rows(names: Iterable[str]) -> Iterator[str]:
         weights = "; ".join(f"{cell(one.name)} (the {one.holds}, {cell(one.license)})" for one in published_for(name))
         size = f"{cost.width}×{cost.height}"
         rows.append((f"`{name}`", size, f"{cost.parameters / 1e6:.1f} M", f"{cost.macs / 1e9:.1f}", weights))
-    yield from _table(("preset", "input", "parameters", "GMAC", "weights that fit, and their licenses"), rows)
+    yield from table(("preset", "input", "parameters", "GMAC", "weights that fit, and their licenses"), rows)
 
 
 @cache
-def _family(preset: str) -> str:
+def find_family(preset: str) -> str:
+    """Return the name of the message that a preset's model is, as in `PAGES`."""
     model = load_config(f"{PREFIX}{preset}").model
     if model is None:
         raise SystemExit(f"{preset} has no model")
@@ -95,22 +97,23 @@ def _memory(family: str) -> str:
         return ""
     head = ("TensorFlow's configuration", "input", "peak memory", "processor time")
     about = "A training step of one picture on a CPU, whole process (`python benchmarks/official_memory.py FOLDER`;"
-    return "\n".join((f"{about} [how](memory.md)):\n", *_table(head, rows)))
+    return "\n".join((f"{about} [how](memory.md)):\n", *table(head, rows)))
 
 
 def _against_torchvision(family: str) -> str:
     rows = [
         (f"`{row['preset']}`", f"{row['what']}, batch {row['batch']}", f"{row['ms']:.0f} ms", f"{row[_THEIRS]:.0f} ms")
         for row in _read("speed-cpu")["rows"]
-        if _family(row["preset"]) == family
+        if find_family(row["preset"]) == family
     ]
     if not rows:
         return ""
     about = "Times beside torchvision's closest detector, two threads of a CPU (`python benchmarks/speed.py`):\n"
-    return "\n".join((about, *_table(("preset", "", "here", "torchvision"), rows)))
+    return "\n".join((about, *table(("preset", "", "here", "torchvision"), rows)))
 
 
-def _table(head: Row, rows: Iterable[Row]) -> Iterator[str]:
+def table(head: Row, rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the lines of a table of Markdown."""
     yield _line(head)
     yield "|---" * len(head) + "|"
     yield from map(_line, rows)

@@ -18,7 +18,7 @@ _DEEPEST, _MOST_KEYS = 3, 16
 _COMMANDS = (
     "boxwright export demo/model",
     "boxwright evaluate --model_dir demo/model --out evaluation --report report",
-    "boxwright predict demo/photos/images/train --model_dir demo/model --out predictions --min_score 0.3 --json --coco",
+    "boxwright predict demo/blood_cells/test --model_dir demo/model --out predictions --json --coco",
 )
 
 

@@ -1,4 +1,4 @@
-"""Pages that are generated from the code: commands, fields, Python, presets, error messages."""
+"""Pages that are generated from the code: commands, fields, Python, models, error messages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, get_args
 import typer
 
 import boxwright
-from boxwright.cli.benchmarking.preset_costs import read_costs
 from boxwright.cli.commands import COMMANDS, load_command
 from boxwright.cli.config import describe_type, format_default
 from boxwright.config.message import Message
 from boxwright.config.support import field_status
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.training.log import Event
-from website.families import cell, preset_rows
+from website import models
+from website.families import cell
 
 SOURCE = Path(boxwright.__file__).parent
 
@@ -107,20 +107,6 @@ def _defined(home: str, name: str) -> str:
     return f"{getattr(thing, '__module__', home)}.{name}"
 
 
-def presets() -> str:
-    """Return all presets with what they cost, and the weights that others have published for them."""
-    lines = [
-        "# Presets",
-        "",
-        'Configurations that ship with Boxwright; `preset: "NAME"` in your file starts from one. Parameters and',
-        "arithmetic are for the preset's own classes and its input of a 480×640 image. `boxwright models NAME` prints",
-        "the same, and how to start from the weights, which are [fetched by name](weights.md).",
-        "",
-        *preset_rows(read_costs()),
-    ]
-    return "\n".join([*lines, ""])
-
-
 def events() -> str:
     """Return the section on the events' fields, of the classes themselves."""
     lines = ["", "## Their fields", "", "Of the classes of `boxwright.training.log`, when this page was built.", ""]
@@ -173,6 +159,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "command_line.md": command_line,
     "fields.md": fields,
     "python_reference.md": python,
-    "presets.md": presets,
+    "models.md": models.page,
     "error_messages.md": error_messages,
 }

@@ -8,6 +8,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "Installing": "install.md",
         "Five minutes": "tour.md",
         "Your data": "data.md",
+        "Troubleshooting": "troubleshooting.md",
+        "Questions and answers": "faq.md",
         "TensorFlow projects": "migrate_tensorflow.md",
     },
     "Guides": {
@@ -39,7 +41,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "Detectron2, MMDetection": "migrate_detectron2_mmdetection.md",
     },
     "Models": {
-        "All presets": "presets.md",
+        "All models": "models.md",
         "SSD, EfficientDet": "ssd.md",
         "Faster and Mask R-CNN": "two_stage.md",
         "Context R-CNN": "context_rcnn.md",
@@ -48,6 +50,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "SRN": "srn.md",
         "AlignDet": "align_det.md",
         "D-FINE": "d_fine.md",
+        "RF-DETR": "rf_detr.md",
     },
     "Reference": {
         "Command line": "command_line.md",

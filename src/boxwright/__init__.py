@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         OutputError,
         TrainingError,
     )
+    from boxwright.data.sample_data import sample_images
     from boxwright.exporters.export import export
     from boxwright.nn.detector import Detector
     from boxwright.nn.postprocessing.masks import instance_masks
@@ -96,6 +97,7 @@ __all__ = [
     "load_weights",
     "push_to_hub",
     "restore_detector",
+    "sample_images",
     "train",
 ]
 
@@ -122,6 +124,7 @@ _HOMES = {
         "TrainingError",
     ),
     "boxwright.weights.restore": ("restore_detector",),
+    "boxwright.data.sample_data": ("sample_images",),
     "boxwright.exporters.export": ("export",),
     "boxwright.nn.detector": ("Detector",),
     "boxwright.nn.postprocessing.masks": ("instance_masks",),

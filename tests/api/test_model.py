@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import http.server
+import io
 import subprocess
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -269,3 +272,92 @@ def test_an_address_is_fetched(run: SmallRun) -> None:
             model(f"{address}/nowhere.png")
         with pytest.raises(bw.DataError, match="expected an image, found"):
             model(f"{address}/")
+
+
+def test_open_files_are_images(run: SmallRun, tmp_path: Path) -> None:
+    """Wherever they stand, and twice; io.BytesIO that an image was just written to stands at its end."""
+    model = bw.load(run.onnx)
+    expected = model(run.picture)
+    buffer = io.BytesIO()
+    Image.open(run.picture).save(buffer, "PNG")
+    for _ in range(2):
+        same(model(buffer), expected)
+    with run.picture.open("rb") as file:
+        found = model(file)
+        same(found, expected)
+        assert found.source == str(run.picture)
+    with tempfile.SpooledTemporaryFile() as upload, zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        upload.write(run.picture.read_bytes())
+        same(model(upload), expected)
+        archive.write(run.picture, "a.png")
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive, archive.open("a.png") as member:
+        same(model([member, memoryview(buffer.getvalue())])[0], expected)
+    with run.picture.open("rb") as file:
+        raw = io.BufferedReader(Unseekable(file.read()))
+        same(model(raw), expected)
+
+
+class Unseekable(io.RawIOBase):
+    """A response of a server, say."""
+
+    def __init__(self, data: bytes) -> None:
+        self._left = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._left.readinto(buffer)
+
+
+def test_open_files_that_are_no_images(run: SmallRun, tmp_path: Path) -> None:
+    model = bw.load(run.onnx)
+    (tmp_path / "a.txt").write_text("text")
+    with (tmp_path / "a.txt").open() as file, pytest.raises(bw.DataError, match=r'open\(path, "rb"\); its read\(\)'):
+        model(file)
+    with pytest.raises(bw.DataError, match="closed file"):
+        model(file)
+    with pytest.raises(bw.DataError, match="image 1: .*0 bytes"):
+        model([run.picture, io.BytesIO()])
+    with (tmp_path / "a.txt").open("rb") as file, pytest.raises(bw.DataError, match=r"a\.txt.*not an image"):
+        model(file)
+
+
+def test_a_stream_of_a_folder_has_a_result_for_each_file(run: SmallRun, tmp_path: Path) -> None:
+    for name in ("a", "c", "e"):
+        (tmp_path / f"{name}.png").write_bytes(run.picture.read_bytes())
+    (tmp_path / "b.png").write_bytes(b"")
+    (tmp_path / "d.jpg").write_bytes(run.picture.read_bytes()[:300])
+    model = bw.load(run.onnx)
+    results = list(model.stream(tmp_path, batch_size=2))
+    assert [Path(result.source).name for result in results] == ["a.png", "b.png", "c.png", "d.jpg", "e.png"]
+    assert [bool(result.error) for result in results] == [False, True, False, True, False]
+    for number in (0, 2, 4):
+        same(results[number], model(run.picture))
+    bad = results[1]
+    assert "b.png" in bad.error
+    assert bad.error in repr(bad)
+    assert "b.png" in bad._repr_html_()
+    assert (len(bad), bad.names(), list(bad), bad.to_coco(), bad.image.shape) == (0, [], [], [], (0, 0, 3))
+    assert len(bad.above(0.1)) == len(bad[:3]) == 0
+    for draw in (bad.plot, lambda: bad.save(tmp_path / "x.jpg")):
+        with pytest.raises(bw.DataError, match=r"b\.png"):
+            draw()
+    for call in (model, model.detect):
+        with pytest.raises(bw.DataError, match=r"b\.png"):
+            call(tmp_path)
+
+
+def test_a_stream_goes_on_past_what_is_no_picture(run: SmallRun) -> None:
+    model = bw.load(run.onnx)
+    dark = np.full((8, 8, 3), 0.5, np.float32)
+    given = [run.picture, None, "gone.jpg", np.zeros((5, 5, 7), np.uint8), run.picture]
+    errors = [result.error for result in model.stream(given)]
+    assert [bool(error) for error in errors] == [False, True, True, True, False]
+    assert "image 1: expected a path" in errors[1]
+    assert "gone.jpg" in errors[2]
+    assert [bool(result.error) for result in model.stream(iter([dark, run.picture]))] == [True, False]
+    with pytest.raises(bw.DataError, match="as if they were in 0..1"):
+        next(model.stream([dark]))
+    with pytest.raises(bw.DataError, match="expected a path"):
+        next(model.stream(7))

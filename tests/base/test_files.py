@@ -212,7 +212,7 @@ def test_stems_are_names_and_all_different() -> None:
 
 
 def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 19
+    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 20
     assert "BOXWRIGHT_MAX_IMAGE_PIXELS" in IMAGE_PIXELS.exceeded(10**9)
     assert not IMAGE_PIXELS.exceeded(10**8)
     monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "2e9")
@@ -305,6 +305,7 @@ USES: dict[str, Callable[[Path], object]] = {
     "mask_boundary": _polygon,
     "surface_points": lambda _: POINTS.padded("x"),
     "coordinate": lambda _: checked_sample(BOX, "x"),
+    "file_bytes": lambda folder: read_file(write_whole(folder / "a", b"12")),
     "record_bytes": _record,
     "trial_bytes": lambda _: try_in_child(read_export_file(tiny_export(".onnx")), sessions.__name__),
     "trial_seconds": lambda _: try_in_child(read_export_file(tiny_export(".onnx")), sessions.__name__),

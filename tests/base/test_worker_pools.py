@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,34 @@ def test_a_module_of_the_working_folder_is_not_run(tmp_path: Path, monkeypatch: 
     )
     assert b"is not an ONNX file, or damaged" in done.stdout
     assert not (tmp_path / "ran").exists()
+
+
+UNGUARDED = """
+from boxwright.base.errors import DataError
+from boxwright.base.worker_pools import over_processes
+
+def make():
+    return str
+
+{guard}
+    print(*over_processes(make, [1, 2], 1))
+"""
+
+
+@pytest.mark.parametrize(("guard", "status"), [("if True:", 1), ('if __name__ == "__main__":', 0)])
+def test_a_script_without_a_main_guard_is_told_of_it(guard: str, status: int, tmp_path: Path) -> None:
+    """Each worker imports the script, and would start workers of its own there."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED.format(guard=guard))
+    done = subprocess.run(
+        [sys.executable, str(script)], env=child_environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    if status:
+        last = done.stderr.strip().splitlines()[-1]
+        assert last.startswith("boxwright.base.errors.DataError: each worker imports the script again")
+        assert last.endswith('put the script\'s work under `if __name__ == "__main__":`')
+        assert "out of memory" not in done.stderr
+        assert done.stderr.count("Traceback") == 1, "the workers' own ends say nothing"
+    else:
+        assert set(done.stdout.split()) == {"1", "2"}

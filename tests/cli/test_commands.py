@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,9 @@ def test_train_evaluate_predict(
     words = ("--pipeline_config_path", small_config, "--model_dir", model_dir, "--num_train_steps", 2, "--workers", 0)
     output = run("train", *words)
     assert "saved" in output
-    assert "evaluation at step 2" in output
+    assert output.count("evaluation at step 2") == 1
+    assert re.search(r"^step 2  AP 0\.\d{3} \(best\)  AP50 0\.\d{3}$", output, re.MULTILINE)
+    assert "" not in output.splitlines(), "a bar leaves nothing in a file"
     again = train(small_config, model_dir, 2)
     assert "already trained for 2 of 2 steps" in again
     more = train(small_config, model_dir, 3, "--no-evaluate")
@@ -136,7 +139,7 @@ def test_convert_and_inspect(shapes_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow_cases("which1")
-@pytest.mark.parametrize("which", [[], ["--keypoints"]])
+@pytest.mark.parametrize("which", [["--shapes"], ["--keypoints"]])
 def test_demo_data_only(which: list[str], tmp_path: Path) -> None:
     output = run("demo", *which, "--out", tmp_path / "d", "--data-only", "--train-images", 4, "--val-images", 2)
     assert "configuration:" in output
@@ -145,12 +148,12 @@ def test_demo_data_only(which: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow_cases("which0")
-@pytest.mark.parametrize("which", [[], ["--keypoints"]])
+@pytest.mark.parametrize("which", [["--shapes"], ["--keypoints"]])
 def test_demo_trains_and_ends_with_the_ap_line(which: list[str], tmp_path: Path) -> None:
     sizes = ("--train-images", 20, "--val-images", 4, "--num_train_steps", 2)
     output = run("demo", *which, "--out", tmp_path / "d", *sizes)
     lines = output.strip().splitlines()
-    assert lines[-2].startswith("keypoint AP ") == bool(which)
+    assert lines[-2].startswith("keypoint AP ") == (which == ["--keypoints"])
     assert lines[-1].startswith("AP ")
     assert "AP50" in lines[-1]
     assert any(line.startswith("$ boxwright train --pipeline_config_path") for line in lines)

@@ -21,6 +21,7 @@ from boxwright.cli.main import main
 from boxwright.data.image_io import encode_jpeg, encode_png
 from boxwright.data.shapes import ShapesDataset
 from boxwright.inference.predict import predict
+from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import find_sources
 from tests import forked
 from tests.fuzz.readers import small_checkpoint
@@ -120,7 +121,8 @@ def test_a_bad_image_keeps_what_was_found_before(tmp_path: Path) -> None:
     files[1].write_bytes(b"rubbish")
     with pytest.raises(DataError, match="b.png: not an image"):
         sources = find_sources([str(file) for file in files])
-        predict(lambda images: [one.arrays() for one in detector.detect(images)], sources, tmp_path / "out")
+        settings = PredictionSettings(strict=True)
+        predict(lambda images: [one.arrays() for one in detector.detect(images)], sources, tmp_path / "out", settings)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [MARKER, "a.jpg", "detections.json"]
 
 
@@ -141,7 +143,8 @@ def small_disk(tmp_path: Path) -> Any:
 def test_a_full_disk_has_a_name_and_nothing_half(photos: Path, tmp_path: Path, small_disk: Path) -> None:
     verbs = [
         ("predict", photos, "--checkpoint", tmp_path / "ckpt-1.pt", "--out", small_disk / "out"),
-        ("demo", "--out", small_disk / "demo", "--train-images", 30, "--val-images", 5),
+        ("demo", "--shapes", "--out", small_disk / "demo", "--train-images", 30, "--val-images", 5),
+        ("demo", "--out", small_disk / "demo"),
         ("export", tmp_path / "ckpt-1.pt", small_disk / "w.safetensors"),
     ]
     for words in verbs:

@@ -21,17 +21,43 @@ def models(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_table_has_every_name_whole_in_80_columns() -> None:
-    lines = models().stdout.splitlines()
+    lines = models("--all").stdout.splitlines()
     assert max(len(line) for line in lines) <= 80
     rows = list(takewhile(bool, lines[1:]))
     assert [row.split()[0] for row in rows] == preset_names()
     (row,) = (row for row in rows if row.startswith("efficientdet_d0 "))
-    # Tan et al., table 2: 3.9 million parameters, 2.5 · 10⁹ multiplications.
-    assert row.split() == ["efficientdet_d0", "512×512", "3.9M", "2.5", "TF2", "zoo"]
+    # Tan et al., table 2: 3.9 million parameters, 2.5 · 10⁹ multiplications; the zoo states an AP of 33.6.
+    assert row.split() == ["efficientdet_d0", "512×512", "3.9M", "2.5", "33.6", "TF2", "zoo"]
+    (row,) = (row for row in rows if row.startswith("torchvision_fasterrcnn_"))
+    assert row.split()[1] == "1066×800", "width × height, as on the site"
+
+
+def test_ten_are_listed_first() -> None:
+    lines = models().stdout.splitlines()
+    names = [row.split()[0] for row in takewhile(bool, lines[1:])]
+    assert len(names) == 10
+    assert names[0].startswith("d_fine")
+    assert set(names) < set(preset_names())
+    assert lines[-1] == f"10 of {len(preset_names())} presets; all: boxwright models --all"
+    assert [row["name"] for row in json.loads(models("--json").stdout)] == names
+
+
+def test_ap_is_of_boxes_on_coco() -> None:
+    rows = {line.split()[0]: line.split() for line in takewhile(bool, models("--all").stdout.splitlines()[1:])}
+    assert rows["center_net_resnet50_v1_fpn_512_keypoints"][4] == "29.3", "of boxes; that of keypoints is 50.7"
+    assert rows["center_net_deepmac_1024_coco"][4] == "-", "39.4 is of masks"
+    assert rows["srn_resnet50_wider_face"][4] == "-", "96.5 is of faces"
+    assert rows["d_fine_s_coco"][4] == "48.5", "of COCO alone, not of Objects365 before"
+
+
+def test_one_or_all() -> None:
+    result = models("d_fine_n_coco", "--all")
+    assert result.returncode == 1
+    assert "--all lists every preset" in result.stderr
 
 
 def test_json() -> None:
-    rows = json.loads(models("--json").stdout)
+    rows = json.loads(models("--json", "--all").stdout)
     assert [row["name"] for row in rows] == preset_names()
     row = json.loads(models("ssd_mobilenet_v2_fpnlite_640", "--json").stdout)
     assert (row["height"], row["width"]) == (640, 640)

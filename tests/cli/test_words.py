@@ -86,7 +86,17 @@ def test_epochs_name_a_schedule_that_ends_elsewhere(small_config: Path) -> None:
     schedule = "train_config.optimizer.momentum_optimizer.learning_rate.cosine_decay_learning_rate"
     config = load_config(small_config, [f"{schedule}.total_steps=50", f"{schedule}.warmup_steps=0"])
     _, line = apply_words(config, FieldOptions(epochs=1))
-    assert line == f"the learning rate ends at step 50; to end it with the run: --set {schedule}.total_steps=3"
+    assert line == "the learning rate ends at step 50, the run at 3; --stretch_schedule ends both together"
+    (line,) = apply_words(config, FieldOptions(stretch_schedule=True))
+    assert line == "the schedule of 50 steps is stretched to 3 (total_steps 50 → 3)"
+    assert apply_words(config, FieldOptions(stretch_schedule=True)) == []
+
+
+def test_a_schedule_without_an_end_is_not_stretched(small_config: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="--stretch_schedule: the learning rate has no end; a cosine's is total_steps"
+    ):
+        apply_words(load_config(small_config), FieldOptions(stretch_schedule=True))
 
 
 def resizer(text: str, side: int) -> Any:

@@ -75,7 +75,7 @@ EXTENSIONS = {
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
     "CocoInputReader": {"annotations", "image_folder", "load_masks"},
     "VocInputReader": {"root", "image_set"},
-    "DetectionModel": {"refinedet", "srn", "align_det", "d_fine"},
+    "DetectionModel": {"refinedet", "srn", "align_det", "d_fine", "rf_detr"},
     "Matcher": {"bipartite_argmax_matcher"},
     "PreprocessingStep": {
         *("caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize"),
@@ -108,6 +108,8 @@ NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPol
 NEW |= {"LargeScaleJitter", "RandomCopyPaste", "RandomErasing", "RandomMixup", "RandomMosaic", "RandomTile"}
 NEW |= {"DataAnchorSampling", "RandomSquarePatch"}
 NEW |= {"UserArgument", "UserAugmentation"}
+NEW |= {"RfDetr", "RfDetrDecoder", "RfDetrFeatureExtractor", "RfDetrLoss", "RfDetrMatcher"}
+NEW |= {"RfDetrPostProcessing", "RfDetrProjector"}
 NEW |= {"AlignDet", "AlignedStep", "ClassifierBackbone", "LevelCandidates"}
 NEW |= {"Srn", "TwoStepClassification", "TwoStepRegression"}
 NEW |= {"DFine", "DFineBox", "DFineDecoder", "DFineDenoising", "DFineEncoder", "DFineFeatureExtractor", "DFineLoss"}

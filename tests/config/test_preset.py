@@ -54,9 +54,9 @@ def test_all_of_the_zoo_are_there() -> None:
     assert len(ZOO) == 29
     assert len(CENTER_NETS) == 11
     assert set(preset_names()) >= {*ZOO, *CENTER_NETS.values(), CONTEXT_RCNN}
-    # The zoo's, its CenterNets, its Context R-CNN, the published recipes, D-FINE's, and what boxwright init begins with,
+    # The zoo's, its CenterNets, its Context R-CNN, the published recipes, D-FINE's, RF-DETR's, and what boxwright init begins with,
     # now and before.
-    assert len(preset_names()) == 29 + 11 + 1 + 26 + 6 + 2
+    assert len(preset_names()) == 29 + 11 + 1 + 26 + 6 + 4 + 2
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -188,7 +188,7 @@ def test_an_unknown_preset_is_told_with_the_closest(tmp_path: Path) -> None:
         load_config(path)
     with pytest.raises(ConfigError, match=r"^preset: there is none named .*efficientdet_d"):
         load_config("preset:efficientdet_d9")
-    with pytest.raises(ConfigError, match=r"there is none named 'zzz'; `boxwright models` lists them all"):
+    with pytest.raises(ConfigError, match=r"there is none named 'zzz'; `boxwright models --all` lists them"):
         preset_path("zzz")
 
 

@@ -48,7 +48,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1191
+    assert len(statuses) == 1232
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -299,6 +299,13 @@ D_FINES = (
     """d_fine { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } } box { bins: 8 }
     feature_extractor { layout { stem: [8, 8] middle: [4, 4, 8, 8] out: [8, 16, 24, 32] blocks: [1, 1, 1, 1] layers: 2 } } }""",
 )
+RF_DETRS = (
+    """rf_detr { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } } size: S
+      feature_extractor { width: 16 num_heads: 2 patch: 8 grid: 8 depth: 2 taken: [1, 2] }
+      projector { levels: [4, 5] } matcher { }
+      decoder { depth: 16 self_heads: 2 cross_heads: 2 num_groups: 2 boxes: LOGITS }
+      loss { classification: FOCAL } post_processing { batch_non_max_suppression { } } }""",
+)
 CONTEXT_RCNN = ONE_MAP.replace("resnet50_keras", "resnet50").replace(
     "faster_rcnn {", "faster_rcnn { context_config { }"
 )
@@ -335,6 +342,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
         *CASCADES,
         *REFINEDETS,
         *D_FINES,
+        *RF_DETRS,
         *EVERY.values(),
         CONTEXT_RCNN,
         *center_net_variants(tmp_path / "keypoints.pbtxt"),
@@ -409,6 +417,27 @@ def test_report_classifies_and_locates() -> None:
     with pytest.raises(ConfigError) as caught:
         refuse_unsupported(config, "")
     assert str(caught.value).count("refused") == 1
+
+
+@pytest.mark.parametrize(
+    ("type", "noted"), [("timm/mobilenetv2_050", True), ("ssd_mobilenet_v2_fpn_keras", False), ("", False)]
+)
+def test_a_note_on_other_backbones_is_not_said(type: str, noted: bool) -> None:
+    extractor = f'feature_extractor {{ type: "{type}" override_base_feature_extractor_hyperparams: true }}'
+    config = parse_message(f"model {{ ssd {{ {extractor} }} }}", Pipeline)
+    (item,) = [item for item in report(config) if item.path.endswith("override_base_feature_extractor_hyperparams")]
+    assert item.status.verdict == "honored"
+    assert item.worth_saying == noted
+
+
+def test_what_a_preset_sets_is_told_from_what_a_file_sets(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.config"
+    path.write_text('preset: "ssd_mobilenet_v2_fpnlite_320"\ntrain_config { sync_replicas: true num_steps: 7 }\n')
+    reports = {item.path: item for item in report(load_config(path))}
+    assert not reports["train_config.sync_replicas"].in_preset
+    assert not reports["train_config.num_steps"].in_preset
+    assert reports["train_config.batch_size"].in_preset
+    assert reports["model.ssd.feature_extractor.type"].in_preset
 
 
 def test_refused_field_stops_the_build() -> None:

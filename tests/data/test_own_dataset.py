@@ -76,13 +76,16 @@ NO_BOXES = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0)}
         (5, "sample 0: TypeError: expected a Sample, or an image with its target, found int"),
         ((PICTURE,), "found tuple"),
         ((PICTURE, {"boxes": [[0, 0, 1, 1]], "labels": [1, 2]}), "1 boxes, but 2 labels"),
-        ((PICTURE, {"labels": [1]}), "KeyError: 'boxes'"),
-        ((PICTURE, {"boxes": [[0, 0, 1, 1]], "labels": [3]}), "label 2 is of no class"),
-        ((PICTURE, {"boxes": [[0, 0, 1, 1]], "labels": [0]}), "label -1 is of no class"),
-        ((PICTURE, [{"bbox": [0, 0, 1, 1], "category_id": 99}]), "KeyError: 99"),
-        ((torch.zeros(4, 4), NO_BOXES), "expected a PIL image, or a tensor of 1 or 3 channels"),
-        ((torch.full((3, 4, 4), 255.0), NO_BOXES), "floats of an image are in 0..1"),
-        ((torch.full((3, 4, 4), torch.nan), NO_BOXES), "floats of an image are in 0..1"),
+        ((PICTURE, {"labels": [1]}), "the target has no 'boxes', only labels"),
+        ((PICTURE, {"boxes": [[0, 0, 1, 1]], "labels": [3]}), "label 3, but the classes are 1 cat, 2 dog"),
+        (
+            (PICTURE, {"boxes": [[0, 0, 1, 1]], "labels": [0]}),
+            "label 0, but the classes are 1 cat, 2 dog; 0 is torchvision's background",
+        ),
+        ((PICTURE, [{"bbox": [0, 0, 1, 1], "category_id": 99}]), "category_id 99, but the classes are 1 cat, 7 dog"),
+        ((torch.zeros(2, 4, 4), NO_BOXES), "the image: expected a CHW tensor with 1, 3 or 4 channels"),
+        (("picture.jpg", NO_BOXES), "the image: expected a PIL image, an array or a tensor, found str"),
+        ((torch.full((3, 4, 4), torch.nan), NO_BOXES), "float32 values are not finite"),
     ],
 )
 def test_items_that_are_none(item: Any, wanted: str) -> None:

@@ -45,6 +45,11 @@ def read(root: Path, split: str = "train", **options: bool) -> YoloDataset:
 
 YAML = "names: [a, b]\n"
 NAMES = "a\nb\n\n"
+# Lists of lists, of 16 million texts.
+LAUGHS = "\n".join(
+    f"{name}: &{name} [{', '.join([f'*{below}' if below else 'x'] * 8)}]"
+    for below, name in zip(["", *"abcdefg"], "abcdefgh", strict=True)
+)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +319,8 @@ def test_other_files_beside(tmp_path: Path) -> None:
         ("names: [a]\ntrain: {a: 1}", "train: expected the name of a folder"),
         ("names: [a]\npath: [a]", "path: expected the name of a folder"),
         ('names: [a]\nval: "C:\\data"', r"not YAML: .*; in paths, write / in place of \\"),
-        ("a: &a [x, x]\nb: [" + "*a, " * 30 + "]\nnames: [a]", "more than 20 aliases"),
+        # 343 bytes that stand for gigabytes, where a number or a name of a class is expected.
+        *((f"{LAUGHS}\n{rest}", "1,000,000 allowed") for rest in ("nc: *h\nnames: [a]", "names: *h", "*h : a")),
         ("names: " + "[" * 3000, "not YAML"),
     ],
 )

@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import av
 import numpy as np
@@ -19,15 +19,15 @@ _MOST = 1200  # bytes of a packet
 
 
 @contextmanager
-def serving_pictures(pictures: Sequence[NDArray[np.uint8]]) -> Iterator[str]:
-    """Serve pictures to one client as fast as it reads them, then hang up.
+def serving_pictures(pictures: Sequence[NDArray[np.uint8]], clients: int = 1) -> Iterator[str]:
+    """Serve pictures to one client after the other as fast as they read them, and hang up on each.
 
     Yields:
         The address.
     """
     units = [_units(packet) for packet in _encoded(pictures)]
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=_serve, args=(listening, units), daemon=True)
+        thread = threading.Thread(target=_serve, args=(listening, units, clients), daemon=True)
         thread.start()
         yield f"rtsp://127.0.0.1:{listening.getsockname()[1]}/camera"
 
@@ -46,9 +46,15 @@ def _units(packet: bytes) -> list[bytes]:
     return [part for part in parts if part]
 
 
-def _serve(listening: socket.socket, units: list[list[bytes]]) -> None:
-    client, _ = listening.accept()
-    with client, client.makefile("rb") as reader:
+def _serve(listening: socket.socket, units: list[list[bytes]], clients: int) -> None:
+    for _ in range(clients):
+        client, _ = listening.accept()
+        _serve_client(client, units)
+
+
+def _serve_client(client: socket.socket, units: list[list[bytes]]) -> None:
+    # A client may have enough before the end.
+    with suppress(OSError), client, client.makefile("rb") as reader:
         while line := reader.readline().decode().strip():
             method = line.split()[0]
             headers = dict(_header(text) for text in iter(lambda: reader.readline().decode().strip(), ""))

@@ -243,8 +243,9 @@ def test_a_video_over_itself_is_refused(video: Path) -> None:
 
 def test_a_broken_video_keeps_what_came_before(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "b.mp4").write_bytes(b"rubbish")
+    settings = PredictionSettings(strict=True)
     with pytest.raises(DataError, match="b.mp4"):
-        predict(find_blobs, find_sources([str(photos), str(tmp_path / "b.mp4")]), tmp_path / "out")
+        predict(find_blobs, find_sources([str(photos), str(tmp_path / "b.mp4")]), tmp_path / "out", settings)
     assert len(rows_of(tmp_path / "out")) == 3
     assert (tmp_path / "out" / MARKER).is_file()
     assert (tmp_path / "out" / "2.jpg").is_file()

@@ -17,11 +17,8 @@ from boxwright.families.d_fine.criterion import (
     DFineCriterion,
     LossWeights,
     MatchabilityAware,
-    MatchingCosts,
     Varifocal,
-    match,
     neighboring_bins,
-    read_objects,
 )
 from boxwright.families.d_fine.decoder import (
     BoxQuality,
@@ -35,10 +32,11 @@ from boxwright.families.d_fine.decoder import (
     move_sides,
 )
 from boxwright.families.d_fine.network import DFine, cell_boxes, sine_positions
-from boxwright.families.d_fine.postprocessor import QueryPostprocessor
 from boxwright.families.d_fine.weights import authors_name, is_ignored, transformers_names
 from boxwright.nn.criteria.criterion import LossTerm
+from boxwright.nn.criteria.set_matching import MatchingCosts, match, read_objects
 from boxwright.nn.ops.boxes import from_corners
+from boxwright.nn.postprocessing.queries import QueryPostprocessor
 from tests.d_fines import arrays, in_float64, network_of, noisy_of, recorded, recorded_json, targets_of
 from tests.parity.recordings import FOLDERS
 

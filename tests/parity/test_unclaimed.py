@@ -36,7 +36,13 @@ _WHOLE = [
     *(FOLDER / "models" / name for name in model_names()),
 ]
 # Not of TF: configurations, weights, outputs and losses, read by one module from each folder.
-_OF_D_FINE = [path for folder in FOLDERS for path in (folder / "d_fine").glob("*") if path.suffix in (".json", ".npz")]
+_OF_DETRS = [
+    path
+    for folder in FOLDERS
+    for family in ("d_fine", "rf_detr")
+    for path in (folder / family).glob("*")
+    if path.suffix in (".json", ".npz")
+]
 _OF_DETECTORS = ("models", "centernet", "two_stage", "tf1", "refinedet")
 
 
@@ -49,7 +55,7 @@ def recordings() -> set[Path]:
 def unread() -> list[str]:
     """Name the recordings that no test reads, by their folders."""
     steps = {folder / "augment" / "exact" for folder in FOLDERS}
-    read = {*_WHOLE, *steps, *(FOLDER / name for name in _SINGLE), *(path.with_suffix("") for path in _OF_D_FINE)}
+    read = {*_WHOLE, *steps, *(FOLDER / name for name in _SINGLE), *(path.with_suffix("") for path in _OF_DETRS)}
     return sorted({"/".join((*path.parts[-3:-1], path.name.partition(".")[0])) for path in recordings() - read})
 
 

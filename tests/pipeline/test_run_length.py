@@ -8,7 +8,7 @@ import pytest
 
 import boxwright as bw
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.run_length import set_num_steps
+from boxwright.pipeline.run_length import schedule_mismatch, set_num_steps, stretch_schedule
 
 DEIM = 'preset: "deim_d_fine_s_coco"\nnum_classes: 3\n'
 
@@ -111,3 +111,50 @@ def test_what_is_set_in_python_stays() -> None:
     cosine.warmup_steps = 50
     assert "total_steps 50000 → 1000" in set_num_steps(train, 1000)
     assert (cosine.total_steps, cosine.warmup_steps) == (1000, 50)
+
+
+OWN = """train_config { num_steps: 100 %s
+  optimizer { momentum_optimizer { learning_rate { cosine_decay_learning_rate { total_steps: 100 warmup_steps: 10 } } } }
+}"""
+
+
+def cosine_of(train: m.TrainConfig) -> tuple[int, int]:
+    assert train.optimizer is not None
+    assert train.optimizer.momentum_optimizer is not None
+    cosine = train.optimizer.momentum_optimizer.learning_rate.cosine_decay_learning_rate  # type: ignore[union-attr]
+    assert cosine is not None
+    return cosine.total_steps, cosine.warmup_steps
+
+
+def test_schedules_of_a_file_that_says_for_how_many_steps_they_are_follow_the_run(tmp_path: Path) -> None:
+    train = trained(tmp_path, OWN % "recipe_steps: 100", "train_config.num_steps=300")
+    assert cosine_of(train) == (300, 30)
+    note = set_num_steps(train, 600)
+    assert cosine_of(train) == (600, 60)
+    assert f"the recipe of {tmp_path / 'my.config'}, of 300 steps is fitted to 600" in note
+    assert not train.has("recipe_steps"), "what a run writes is as it is"
+
+
+def test_schedules_of_a_file_that_does_not_say_so_stay_and_a_line_names_the_switch(tmp_path: Path) -> None:
+    train = trained(tmp_path, OWN % "", "train_config.num_steps=300")
+    assert cosine_of(train) == (100, 10)
+    line = "the learning rate ends at step 100, the run at 300; --stretch_schedule ends both together"
+    assert schedule_mismatch(train) == line
+    assert "stretched to 300" in stretch_schedule(train)
+    assert cosine_of(train) == (300, 30)
+    assert (schedule_mismatch(train), stretch_schedule(train)) == ("", "")
+
+
+def test_what_an_override_says_of_such_a_file_stays(tmp_path: Path) -> None:
+    warmup = "train_config.optimizer.momentum_optimizer.learning_rate.cosine_decay_learning_rate.warmup_steps=7"
+    assert cosine_of(trained(tmp_path, OWN % "recipe_steps: 100", warmup, "train_config.num_steps=300")) == (300, 7)
+
+
+def test_a_preset_below_such_a_file_is_fitted_to_it_first(tmp_path: Path) -> None:
+    """DEIM's mosaic begins at step 14,658 of 483,700: at 121 of 4000, and at 242 of 8000."""
+    own = "train_config { num_steps: 4000 recipe_steps: 4000 freeze_stage { variables: 'backbone' until_step: 400 } }"
+    train = trained(tmp_path, f"{DEIM}{own}")
+    assert steps_of(train)[0] == (121, 1939)
+    longer = trained(tmp_path, f"{DEIM}{own}", "train_config.num_steps=8000")
+    assert steps_of(longer)[0] == (242, 3878)
+    assert longer.freeze_stage[0].until_step == 800

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from boxwright.cli.main import app
+from boxwright.evaluation.events import EventFile
 from boxwright.report.compare import write_comparison
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import source_of_files
@@ -85,6 +91,13 @@ def test_filters_and_a_click_on_the_matrix(page: Any) -> None:
     assert kinds
     assert set(kinds) == {"missed"}
     assert drawn(page) <= 100
+    # The table of errors has their number, and leads to them.
+    page.locator("#filters button[type=reset]").click()
+    missed = page.locator("#errors button[data-type]").last
+    count = int(missed.inner_text().replace(",", ""))
+    missed.click()
+    page.wait_for_function(f"document.querySelector('#shown').textContent.startsWith('{count} of ')")
+    assert page.locator("#filters [name=type]").input_value() == missed.get_attribute("data-type")
     # A wrong class is told from the right one, whether or not another detection found the object.
     page.locator("#filters [name=type]").select_option(label="classification")
     page.wait_for_function("document.querySelector('#gallery .card span:last-child').textContent === 'classification'")
@@ -128,6 +141,59 @@ def test_images_that_are_the_same_are_shown(page: Any) -> None:
     for name in ("1.jpg", "2.jpg"):
         page.wait_for_function(f"document.querySelector('#viewer .caption').textContent.includes('{name}')")
         page.keyboard.press("ArrowRight")
+
+
+def overlapping(page: Any, texts: str) -> int:
+    """How many pairs of texts cover each other on the screen."""
+    return int(
+        page.evaluate(
+            """(texts) => {
+              const places = [...document.querySelectorAll(texts)].map((one) => one.getBoundingClientRect());
+              return places.flatMap((a, n) => places.slice(n + 1).filter((b) => a.left < b.right - 0.5 && b.left < a.right - 0.5
+                && a.top < b.bottom - 0.5 && b.top < a.bottom - 0.5)).length;
+            }""",
+            texts,
+        )
+    )
+
+
+def test_the_verdict_and_its_picture(page: Any) -> None:
+    """The page opens with them; texts beside boxes do not cover each other, and can be read on a phone, too."""
+    assert page.locator(".headline").inner_text().startswith("AP 0.")
+    assert page.locator("#picture svg .box").count() > 0
+    assert page.locator("#picture .label").count() > 0
+    assert overlapping(page, "#picture .label rect") == 0
+    page.locator("#see-them").click()
+    page.wait_for_function("document.querySelector('#shown').textContent.includes(' of ')")
+    assert page.locator("#filters [name=type]").input_value() != ""
+    page.locator("#picture button").click()
+    page.locator("#viewer .label").first.wait_for()
+    assert overlapping(page, "#viewer .label rect") == 0
+    heights = page.evaluate(
+        "[...document.querySelectorAll('#viewer .label rect')].map((one) => one.getBoundingClientRect().height)"
+    )
+    assert min(heights) >= 12
+
+
+def test_walls_of_images_show_boxes(page: Any) -> None:
+    page.locator("#images .card").first.scroll_into_view_if_needed()
+    page.locator("#images .card .box").first.wait_for(state="attached")
+    first = page.locator("#images .card").first
+    counted = sum(int(part.split()[0]) for part in first.locator("span").last.inner_text().split(", "))
+    assert first.locator(".box").count() == counted
+
+
+def test_what_has_no_pages_cannot_be_turned(page: Any) -> None:
+    page.locator("#filters [name=low]").fill("1")
+    page.locator("#filters [name=high]").fill("0.5")
+    page.locator("#filters [name=type]").select_option(label="classification")
+    page.wait_for_function("document.querySelector('#shown').textContent.startsWith('0 of ')")
+    assert page.locator("#before").is_disabled()
+    assert page.locator("#after").is_disabled()
+    assert page.locator("#page").inner_text() == "nothing to show"
+    # It looks disabled, too: another opacity than a button that can be pressed.
+    opacity = "(one) => getComputedStyle(one).opacity"
+    assert page.locator("#before").evaluate(opacity) < page.locator("#filters button").evaluate(opacity)
 
 
 def test_columns_are_sorted(page: Any) -> None:
@@ -219,3 +285,56 @@ def test_the_page_on_data(tmp_path: Path) -> None:
         assert SCRIPT in page.locator("#classes").inner_text()
         browser.close()
     assert said == []
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_page_of_a_run(width: int, tmp_path: Path) -> None:
+    """It fits, says what the log says, and shows a new step without being loaded again."""
+    from playwright.sync_api import sync_playwright
+
+    rows = [
+        {"step": 20 * n, "Loss/total_loss": 2.0 / n, "steps_per_sec": 2.0, "learning_rate": 0.1} for n in range(1, 4)
+    ]
+    evaluated = {"step": 60, "evaluation": "eval", "DetectionBoxes_Precision/mAP": 0.25}
+    log = tmp_path / "metrics.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in [*rows, evaluated]))
+    (tmp_path / "pipeline.config").write_text("train_config { batch_size: 4 num_steps: 100 }")
+    with EventFile(tmp_path / "eval") as events:
+        events.image("eval_side_by_side_0_0", np.zeros((40, 80, 3), np.uint8), 60)
+    said, requests = list[str](), list[str]()
+    with monitored(tmp_path) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda wanted: requests.append(wanted.url))
+        page.goto(address)
+        page.locator("#pictures img").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert page.locator("#step").inner_text() == "60 of 100"
+        assert page.locator("#best").inner_text() == "0.250 at step 60"
+        assert page.locator("#speed").inner_text() == "8.0 images/s"
+        assert page.locator("#metrics th[scope=row]").all_inner_texts() == ["AP"]
+        assert page.locator("#losses .legend li").all_inner_texts() == ["total 0.667"]
+        with log.open("a") as more:
+            more.write(json.dumps({"step": 80, "Loss/total_loss": 0.5}) + "\n")
+        # The page's policy allows no code of a test's in it.
+        page.locator("#step", has_text="80 of 100").wait_for()
+        assert page.locator("#losses .legend li").all_inner_texts() == ["total 0.500"]
+        page.locator("#pictures button").click()
+        assert page.locator("#viewer img").is_visible()
+        assert all(url.startswith((address, "blob:")) for url in requests), "nothing comes from elsewhere"
+        browser.close()
+    assert said == []
+
+
+@contextmanager
+def monitored(run: Path) -> Iterator[str]:
+    """`boxwright monitor` in a process, by its address."""
+    command = [sys.executable, "-u", "-m", "boxwright", "monitor", str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as process:
+        try:
+            assert process.stdout is not None
+            yield next(word for word in process.stdout.readline().split() if word.startswith("http"))
+        finally:
+            process.terminate()

@@ -99,7 +99,7 @@ def written(folder: Path, content: dict[str, Any], settings: ReportSettings | No
     made.draw(folder, content)
     dataset = CocoDataset(path)
     (folder / "report" / "data").mkdir(parents=True)
-    with DataCollector(len(dataset), folder / "report", settings or ReportSettings()) as collector:
+    with DataCollector(dataset, folder / "report", settings or ReportSettings()) as collector:
         survey, _ = survey_dataset(dataset, visit=collector.add)
         write_data_report(folder / "report", "made up", survey, collector.tables(dataset.categories))
     return folder / "report"
@@ -145,7 +145,7 @@ def test_images_that_are_the_same(tmp_path: Path) -> None:
     made.draw(tmp_path, content)
     (tmp_path / "3.jpg").write_bytes((tmp_path / "1.jpg").read_bytes())
     dataset = CocoDataset(tmp_path / "instances.json")
-    with DataCollector(3, tmp_path / "r", ReportSettings(max_pictures=1)) as collector:
+    with DataCollector(dataset, tmp_path / "r", ReportSettings(max_pictures=1)) as collector:
         survey_dataset(dataset, visit=collector.add)
         found = collector.tables(dataset.categories)
     assert found.groups == [[0, 2]]

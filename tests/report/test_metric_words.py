@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.report.content import sentence
+from boxwright.report.metric_words import readable_name, sentence
 from boxwright.report.sources import source_of_files
 from boxwright.report.write import write_report
 from tests.report import made
@@ -35,6 +35,32 @@ def test_sentences(name: str, words: str) -> None:
     assert words in sentence(name)
     assert ("mask" in sentence(name)) == ("Masks" in name)
     assert ("area" in sentence(name)) <= ("Boxes" in name or "Masks" in name)
+
+
+@pytest.mark.parametrize(
+    ("name", "readable"),
+    [
+        ("DetectionBoxes_Precision/mAP", "AP"),
+        ("DetectionBoxes_Precision/mAP@.50IOU", "AP50"),
+        ("DetectionMasks_Precision/mAP@.75IOU", "mask AP75"),
+        ("DetectionBoxes_Precision/mAP (small)", "AP of small objects"),
+        ("DetectionBoxes_Recall/AR@1", "AR with 1 detection"),
+        ("DetectionBoxes_Recall/AR@100", "AR with 100 detections"),
+        ("DetectionBoxes_Recall/AR@100 (large)", "AR of large objects"),
+        ("DetectionBoxes_PerformanceByCategory/mAP/traffic light", "AP of traffic light"),
+        ("Keypoints_Precision/mAP ByCategory/figure", "keypoint AP of figure"),
+        ("Keypoints_Precision/mAP@.75IOU ByCategory/figure", "keypoint AP75 of figure"),
+        ("Keypoints_Precision/mAP (medium) ByCategory/figure", "keypoint AP of medium objects, figure"),
+        ("Loss/total_loss", "total loss"),
+        ("Loss/BoxClassifierLoss/localization_loss", "localization loss"),
+        # Those of other protocols have no shorter name that says which protocol they are of.
+        ("PascalBoxes_Precision/mAP@0.5IOU", "PascalBoxes_Precision/mAP@0.5IOU"),
+        ("DetectionBoxes_AP50", "DetectionBoxes_AP50"),
+        ("anything else", "anything else"),
+    ],
+)
+def test_names_for_people(name: str, readable: str) -> None:
+    assert readable_name(name) == readable
 
 
 def test_masks_and_keypoints_have_their_metrics_on_the_page(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxwright.report.events import suspects, to_coco
+from boxwright.report.analysis import analyze
+from boxwright.report.events import label_disagreements, to_coco, trusted_classes
 from boxwright.report.matching import TYPES, class_curves, compute_outcomes, confusion, match
 from boxwright.report.scores import choose, score_curve
 from tests.report import made
@@ -81,13 +82,42 @@ def images_of(count: int) -> np.ndarray:
 def test_images_of_label_errors_have_numbers(tmp_path: Path) -> None:
     """Annotation tools take no other ids; numbers stay as they are."""
     content = made.truth([(300, 300)] * 2, [(0, 0, (10, 10, 20, 20)), (1, 0, (10, 10, 20, 20))], ["a"])
-    rows = made.found([(1, 0, (100, 100, 50, 50), 0.9)])
+    rows = made.found([(0, 0, (10, 10, 20, 20), 0.6), (1, 0, (10, 10, 20, 20), 0.6), (1, 0, (100, 100, 50, 50), 0.9)])
     for ids, expected in (([7, 9], 9), (["x", "y"], 2), ([7, "y"], 2)):
         for number, identity in enumerate(ids):
             content["images"][number]["id"] = content["annotations"][number]["image_id"] = identity
-        rows[0]["image_id"] = ids[1]
-        tables = made.tables(tmp_path, content, rows)
-        outcomes = compute_outcomes(tables, match(tables), 0.5)
-        found = to_coco(tables, outcomes, suspects(tables, outcomes))
+            rows[number]["image_id"] = identity
+        rows[2]["image_id"] = ids[1]
+        analysis = analyze(made.tables(tmp_path, content, rows))
+        found = to_coco(analysis.tables, analysis.outcomes, label_disagreements(analysis))
         assert [image["id"] for image in found["images"]] == [row["image_id"] for row in found["annotations"]]
         assert found["images"] == [{"id": expected, "file_name": "2.jpg", "width": 300, "height": 300}]
+
+
+def test_which_detections_disagree_with_the_labels(tmp_path: Path) -> None:
+    """By hand, in eight images that are alike, so that each half of them chooses the same thresholds.
+
+    Cats are found at 0.8 (AP50 1 but for what is wrong before), dogs never: an AP50 of 0. In the first image are
+    detections of nothing: cats at 0.95, 0.85 and 0.2, which is below the score of the best F1, and a dog at 0.99.
+    """
+    images = range(8)
+    truth = [(n, label, box) for n in images for label, box in ((0, A), (1, B))]
+    content = made.truth([(400, 400)] * 8, truth, ["cat", "dog", "never annotated"])
+    nothing = [(300, 300, 20, 20), (300, 100, 20, 20), (100, 300, 20, 20), (350, 350, 20, 20)]
+    rows = [(n, 0, A, 0.8) for n in images]
+    rows += [(0, 0, nothing[0], 0.85), (0, 0, nothing[1], 0.95), (0, 0, nothing[2], 0.2), (0, 1, nothing[3], 0.99)]
+    rows += [(1, 2, nothing[0], 0.9)]
+    analysis = analyze(made.tables(tmp_path, content, made.found(rows)))
+    assert trusted_classes(analysis).tolist() == [True, False, False]
+    events = label_disagreements(analysis)
+    tables, outcomes = analysis.tables, analysis.outcomes
+    assert tables.found.scores[outcomes.found[events]].tolist() == [0.95, 0.85]
+    assert tables.found.labels[outcomes.found[events]].tolist() == [0, 0]
+    assert [TYPES[kind] for kind in outcomes.types[events]] == ["background", "background"]
+
+
+def test_labels_are_not_doubted_where_nothing_is_found(tmp_path: Path) -> None:
+    content = made.truth([(300, 300)] * 2, [(0, 0, A)], ["cat"])
+    for rows in ([], [(1, 0, B, 0.99)]):
+        analysis = analyze(made.tables(tmp_path, content, made.found(rows)))
+        assert label_disagreements(analysis).tolist() == []

@@ -283,22 +283,17 @@ def test_what_is_frozen_stays(mobilenet_config: Path) -> None:
     assert one.trainable.changes() == [2]
 
 
-@pytest.mark.slow_except("train_config.freeze_stage={until_step: 5 variables: '.'}-None")
+@pytest.mark.slow_except("train_config.freeze_stage={until_step: 5 variables: '.'}-nothing learns at step 0")
 @pytest.mark.parametrize(
     ("override", "wanted"),
     [
         ("train_config.freeze_variables=nowhere", "'nowhere' hits none of the .* variables; names are ours, such as"),
         ("train_config.update_trainable_variables=(", "not a regular expression"),
-        ("train_config.freeze_stage={until_step: 5 variables: '.'}", None),
+        ("train_config.freeze_stage={until_step: 5 variables: '.'}", "nothing learns at step 0"),
         ("train_config.freeze_stage={until_step: 5 variables: 'x^'}", r"freeze_stage\[0\].variables: 'x\^' hits none"),
     ],
 )
-def test_bad_patterns(mobilenet_config: Path, override: str, wanted: str | None) -> None:
-    if wanted is None:
-        one, batch = learner(mobilenet_config, override)
-        with pytest.raises(bw.ConfigError, match="nothing learns at step 0"):
-            one.step(batch)
-        return
+def test_bad_patterns(mobilenet_config: Path, override: str, wanted: str) -> None:
     with pytest.raises(bw.ConfigError, match=wanted):
         learner(mobilenet_config, override)
 

@@ -29,15 +29,17 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         calls.append(("mlflow", (run_id, run_name)))
         return SimpleNamespace(info=SimpleNamespace(run_id="abc"))
 
-    def log_metrics(values: dict[str, float], step: int) -> None:
+    def log_metrics(values: dict[str, float], step: int, run_id: str) -> None:
+        assert run_id == "abc"
         assert all(re.fullmatch(r"[/\w.\- ]+", key) for key in values), "as MLflow insists"
         calls.append(("mlflow", (step, values)))
 
     for name, function in {
         "set_experiment": lambda _: None,
         "start_run": start_run,
-        "log_text": lambda text, name: calls.append(("mlflow", (name, text[:5]))),
+        "log_text": lambda text, name, run_id: calls.append(("mlflow", (name, text[:5]))),
         "log_metrics": log_metrics,
+        "get_run": lambda run_id: None,
         "end_run": lambda: calls.append(("mlflow", "end")),
     }.items():
         setattr(mlflow, name, function)

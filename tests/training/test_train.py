@@ -255,7 +255,7 @@ def test_ctrl_c_saves_first(small_config: Path, tmp_path: Path) -> None:
     wait_for_checkpoint(tmp_path / "m", process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
+    assert process.returncode == 130, output
     assert "interrupted: stopped after" in output
     assert "Traceback" not in output
     newest = CheckpointStore(tmp_path / "m").paths()[-1]

@@ -69,7 +69,10 @@ def export_model(
         pictures, source = pictures_of_data(model.config, detector)
     else:
         given = [images] if is_one(images) else images
-        pictures = [picture.image for picture in iterate_pictures(given, channels=detector.image_channels)]
+        pictures = [
+            picture.image
+            for picture in iterate_pictures(given, channels=detector.image_channels, white_level=detector.white_level)
+        ]
         source = "pictures of the caller"
     report = export(
         detector,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,16 +17,19 @@ from boxwright.base.device import usable_device
 from boxwright.base.distributed import ALONE
 from boxwright.base.errors import BoxwrightError
 from boxwright.base.files import make_folder
+from boxwright.base.threads import refuse_in_fork
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.batch import Batch
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import training_batches
 from boxwright.data.own_dataset import Collection
+from boxwright.data.pixel_scale import measure_white_level
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.input_reader import build_dataset, state_white_level
 from boxwright.pipeline.load import Overrides
+from boxwright.pipeline.message import white_level
 from boxwright.pipeline.missing import require_for_training
 from boxwright.pipeline.training import build_training
 from boxwright.training import step as training_step
@@ -34,6 +40,11 @@ from boxwright.training.length import steps_through
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import StepReport
 from boxwright.weights.store import CheckpointStore
+
+if TYPE_CHECKING:
+    from boxwright.base.settings import AnyDevice
+
+_LOG = logging.getLogger("boxwright")
 
 
 class Learner:
@@ -50,7 +61,7 @@ class Learner:
         dataset: Dataset | Collection | None = None,
         detector: Detector | None = None,
         overrides: Overrides = (),
-        device: str = "auto",
+        device: AnyDevice = "auto",
         workers: int = 0,
         seed: int = 0,
     ) -> None:
@@ -61,7 +72,7 @@ class Learner:
             dataset: Training data of your own, as for `boxwright.train`.
             detector: A detector of your own, as for `boxwright.train`.
             overrides: Changes of the configuration, as for `boxwright.train`.
-            device: cpu, cuda, cuda:1, or auto for a GPU if available.
+            device: As for `boxwright.load`.
             workers: Processes that read and augment samples; 0 to do so in this one.
             seed: Determines the first weights, the order of samples and their augmentation.
 
@@ -76,13 +87,20 @@ class Learner:
         require_for_training(plan_of)
         plan = build_training(plan_of, workers=workers, seed=seed)
         data = build_dataset(plan_of.train_input_reader, "train_input_reader") if own is None else own
+        if not white_level(plan_of):
+            level, line = measure_white_level(data)
+            if line:
+                _LOG.warning(line)
+            plan_of = state_white_level(plan_of, level)
+            data = build_dataset(plan_of.train_input_reader, "train_input_reader") if level and own is None else data
         # As `train` does, so that the first weights are the same.
         torch.manual_seed(seed)
         built = build_detector(plan_of, data.categories) if detector is None else with_classes(detector, data)
         self.detector = placed(built, usable_device(device))
+        self.detector.white_level = white_level(plan_of)
         initialize(self.detector, plan_of, plan, ALONE)
         self._config, self._plan, self._dataset = plan_of, plan, data
-        self._state = new_state(self.detector, plan)
+        self._state, self._process = new_state(self.detector, plan), os.getpid()
         self._learner = training_step.Learner(self._state, plan, ALONE)
         self.detector.train()
 
@@ -129,7 +147,10 @@ class Learner:
 
         Raises:
             TrainingError: If a loss or gradient is not finite, or memory is too small; weights are as before.
+            BoxwrightError: In a fork of the process that made the learner, where a step would never end.
         """
+        threads = torch.get_num_threads() if batch.images.device.type == "cpu" else 0
+        refuse_in_fork(self._process, threads, "this Learner was made")
         return self._learner.step(batch)
 
     def save(self, folder: str | Path) -> Path:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlflow
 import pandas as pd
@@ -31,6 +31,9 @@ with warnings.catch_warnings():
     # As it is imported, MLflow warns of type hints of its own.
     warnings.filterwarnings("ignore", message=".*Any type hint")
     import mlflow.pyfunc
+
+if TYPE_CHECKING:
+    from boxwright.base.settings import AnyDevice
 
 FLAVOR = "boxwright"
 _DATA, _IMAGE = "model", "image"
@@ -119,7 +122,7 @@ def log_model(
     )
 
 
-def load_model(model_uri: str | Path, *, device: str = "auto") -> Model:
+def load_model(model_uri: str | Path, *, device: AnyDevice = "auto") -> Model:
     """Open a detector that `save_model` or `log_model` wrote, as `boxwright.load` does.
 
     Args:

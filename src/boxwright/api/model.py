@@ -5,17 +5,26 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from boxwright.api.pictures import OnePicture, Picture, SeveralPictures, is_one, iterate_pictures
+from boxwright.api.pictures import (
+    OnePicture,
+    Picture,
+    SeveralPictures,
+    is_one,
+    iterate_pictures,
+    iterate_pictures_or_errors,
+)
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
-from boxwright.base.nearest import did_you_mean
+from boxwright.base.settings import device_name
 from boxwright.runtime.devices import require_runtime
 from boxwright.types.categories import Categories
+from boxwright.types.pixels import Scale
 from boxwright.weights.open_model import OpenModel, open_model, remember
 
 if TYPE_CHECKING:
+    from boxwright.base.settings import AnyDevice
     from boxwright.nn.detector import Detector
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
     from boxwright.runtime.exported import ExportedDetector
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
 def load(
     source: str | Path,
     *,
-    device: str = "auto",
+    device: AnyDevice = "auto",
     config: str | Path | TrainEvalPipelineConfig | None = None,
     label_map: str | Path | None = None,
     allow_edited: bool = False,
@@ -39,8 +48,8 @@ def load(
         source: A run's folder (its newest checkpoint), a checkpoint, a model zoo archive, a SavedModel, a frozen graph,
             an exported .onnx, .xml, .tflite or .pt2, or hf://USER/NAME[@REVISION], a model on Hugging Face's hub, which
             is fetched into the hub's cache; PyTorch is imported for .pt2 and checkpoints alone.
-        device: cpu, cuda, cuda:1, or auto for a GPU if available. Exports run on the CPU for auto, or where their
-            runtime can: ONNX Runtime on cuda and tensorrt, OpenVINO on gpu and npu.
+        device: cpu, cuda, a GPU as 1, cuda:1 or torch.device, or auto for a GPU if available. Exports run on the
+            CPU for auto, or where their runtime can: ONNX Runtime on cuda and tensorrt, OpenVINO on gpu and npu.
         config: The configuration, for TensorFlow weights without a pipeline.config.
         label_map: Class names (.pbtxt), if the source has none.
         allow_edited: Whether to open an exported file that was changed after `boxwright export` wrote it.
@@ -58,6 +67,7 @@ def load(
     from boxwright.data.label_map import load_label_map
     from boxwright.pipeline.load import load_config
 
+    device = device_name(device)
     require_runtime(Path(source), runtime, device)
     opened = open_model(
         source,
@@ -71,22 +81,8 @@ def load(
     return Model(opened)
 
 
-class DetectOptions(TypedDict, total=False):
-    """The keywords of a call of a `Model`."""
-
-    conf: float | None
-    min_score: float | None
-    scale: str
-    batch_size: int
-
-
-def _threshold(options: DetectOptions) -> float | None:
-    """Return the confidence threshold of a call, None for the configuration's; a ConfigError for what is no option."""
-    for name in options:
-        if name not in DetectOptions.__annotations__:
-            known = list(DetectOptions.__annotations__)
-            raise ConfigError(f"a call has no option {name!r}{did_you_mean(name, known, f'it has {known}')}")
-    conf, min_score = options.get("conf"), options.get("min_score")
+def _threshold(conf: float | None, min_score: float | None) -> float | None:
+    """Return the confidence threshold of a call, None for the configuration's; ConfigError if it has two."""
     if conf is not None and min_score is not None:
         raise ConfigError("conf and min_score are two names of the confidence threshold; pass one of them")
     return min_score if conf is None else conf
@@ -161,50 +157,98 @@ class Model:
     # Folders, patterns and arrays of four dimensions are several pictures, too, which their types do not tell: `detect`
     # always returns a list.
     @overload
-    def __call__(self, images: OnePicture, **options: Unpack[DetectOptions]) -> Result: ...
+    def __call__(
+        self,
+        images: OnePicture,
+        *,
+        conf: float | None = ...,
+        min_score: float | None = ...,
+        scale: Scale = ...,
+        batch_size: int = ...,
+    ) -> Result: ...
     @overload
-    def __call__(self, images: SeveralPictures, **options: Unpack[DetectOptions]) -> list[Result]: ...
-    def __call__(self, images: OnePicture | SeveralPictures, **options: Unpack[DetectOptions]) -> Result | list[Result]:
+    def __call__(
+        self,
+        images: SeveralPictures,
+        *,
+        conf: float | None = ...,
+        min_score: float | None = ...,
+        scale: Scale = ...,
+        batch_size: int = ...,
+    ) -> list[Result]: ...
+    def __call__(
+        self,
+        images: OnePicture | SeveralPictures,
+        *,
+        conf: float | None = None,
+        min_score: float | None = None,
+        scale: Scale = "guess",
+        batch_size: int = 8,
+    ) -> Result | list[Result]:
         """Detect objects: one picture in gives one `Result`, several give a list of them.
 
         Args:
-            images: A picture: a path, an http(s) address, the bytes of an image file, a PIL image, an array HWC in
-                RGB or a tensor CHW. Or several: a list of pictures, a folder, a pattern such as `shots/*.jpg`, an array
-                or tensor of four dimensions. A detector of more channels takes arrays, tensors and .npy files.
-            **options: `conf`, the confidence threshold: objects of a lower score are not returned; by default the
-                configuration's, and `plot`, `show` and `save` draw objects of 0.5 or more. `min_score` is another name
-                of it. `scale`, the range of floats: "pixels" for 0..255, "unit" for 0..1; "guess" refuses what looks
-                like 0..1. `batch_size`, the number of pictures per network call, if they have one size.
+            images: A picture: a path, an http(s) address, the bytes of an image file, an open file or io.BytesIO, a PIL
+                image, an array HWC in RGB or a tensor CHW. Or several: a list of pictures, a folder, a pattern such as
+                `shots/*.jpg`, an array or tensor of four dimensions. A detector of more channels takes arrays, tensors
+                and .npy files.
+            conf: The confidence threshold: objects of a lower score are not returned. By default the configuration's,
+                and `plot`, `show` and `save` draw objects of 0.5 or more.
+            min_score: Another name of `conf`.
+            scale: What is white in pictures that are not of 8 bits: "pixels" for 255, "unit" for 1, or a number such as
+                4095. "guess" takes that of the data that the model was trained with; if those were of 8 bits, it
+                refuses floats that look like 0..1.
+            batch_size: The number of pictures per network call, if they have one size.
 
         Returns:
             A `Result`, or a list of them.
 
         Raises:
             DataError: If a picture cannot be read, or is none.
-            ConfigError: For an unknown option or an impossible value.
+            ConfigError: For an impossible value.
         """
-        results = list(self.stream(images, **options))
+        pictures = iterate_pictures(images, scale, self._model.image_channels, self._model.white_level)
+        results = list(self._results(pictures, _threshold(conf, min_score), batch_size))
         return results[0] if is_one(images) else results
 
-    def detect(self, images: Any, scale: str = "guess") -> list[Result]:
+    def detect(self, images: Any, scale: Scale = "guess") -> list[Result]:
         """Detect objects in pictures, as a call does, but always return a list."""
-        return list(self.stream(images, scale=scale))
+        pictures = iterate_pictures(images, scale, self._model.image_channels, self._model.white_level)
+        return list(self._results(pictures))
 
-    def stream(self, images: Any, **options: Unpack[DetectOptions]) -> Iterator[Result]:
-        """Yield a `Result` for each picture, as a call does, without holding all of them in memory."""
-        min_score, batch_size = _threshold(options), options.get("batch_size", 8)
+    def stream(
+        self,
+        images: Any,
+        *,
+        conf: float | None = None,
+        min_score: float | None = None,
+        scale: Scale = "guess",
+        batch_size: int = 8,
+    ) -> Iterator[Result]:
+        """Yield a `Result` for each picture, as a call does, without holding all of them in memory.
+
+        A picture that cannot be read gives a result without objects, whose `error` says why; a call raises instead.
+        """
+        pictures = iterate_pictures_or_errors(images, scale, self._model.image_channels, self._model.white_level)
+        yield from self._results(pictures, _threshold(conf, min_score), batch_size)
+
+    def _results(
+        self, pictures: Iterator[Picture], min_score: float | None = None, batch_size: int = 8
+    ) -> Iterator[Result]:
         if batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, found {batch_size}")
-        pictures = iterate_pictures(images, options.get("scale", "guess"), self._model.image_channels)
+        # A threshold that the caller names also says what is drawn.
+        drawn_from = DRAWN_FROM if min_score is None else 0.0
         while batch := list(itertools.islice(pictures, batch_size)):
-            yield from self._results(batch, min_score)
-
-    def _results(self, pictures: list[Picture], min_score: float | None) -> Iterator[Result]:
-        detections = self._model.detect_function()([picture.image for picture in pictures])
-        for picture, objects in zip(pictures, detections, strict=True):
-            kept = objects if min_score is None else objects.above(min_score)
-            # A threshold that the caller names also says what is drawn.
-            yield Result(kept, picture.image, picture.source, DRAWN_FROM if min_score is None else 0.0)
+            readable = [picture.image for picture in batch if not picture.error]
+            detections = iter(self._model.detect_function()(readable) if readable else [])
+            for picture in batch:
+                if picture.error:
+                    yield Result.without_objects(picture.image, picture.source, picture.error, self.categories)
+                    continue
+                objects = next(detections)
+                kept = objects if min_score is None else objects.above(min_score)
+                yield Result(kept, picture.image, picture.source, drawn_from)
 
     def optimize(self) -> Model:
         """Speed up a detector for inference only, by folding batch normalization into convolutions.

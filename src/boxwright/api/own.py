@@ -46,7 +46,9 @@ def use_own_data(config: TrainEvalPipelineConfig, dataset: Dataset | Collection)
     config.set("train_input_reader", reader, None)
     # New messages do not know yet where they are, which refusals name.
     config.set_path()
-    return as_dataset(dataset, known)
+    own = as_dataset(dataset, known, reader.white_level)
+    own.load_masks = reader.load_instance_masks
+    return own
 
 
 def use_own_detector(config: TrainEvalPipelineConfig, detector: Detector) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -22,6 +23,7 @@ from boxwright.data.image_io import encode_jpeg, encode_picture
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.evaluation.results import detection_rows, large_values
 from boxwright.nn.ops.pasted_masks import whole_masks
+from boxwright.types.categories import Categories
 from boxwright.types.detections import Array, Detections
 
 if TYPE_CHECKING:
@@ -91,12 +93,24 @@ class Result:
         image: uint8 [H, W, 3] in RGB; of more channels if the model takes them, of which the first three are drawn.
         source: The path or address of the picture; empty if it had none.
         drawn_from: The least score that `plot` and `save` draw; 0 once objects were selected.
+        error: Why the picture could not be read, so that there are no objects; empty if it was. Only `Model.stream`
+            yields such results.
     """
 
     objects: Detections[Array]
     image: NDArray[np.uint8]
     source: str = ""
     drawn_from: float = DRAWN_FROM
+    error: str = ""
+
+    @classmethod
+    def without_objects(
+        cls, image: NDArray[np.uint8], source: str, error: str, categories: Categories | None = None
+    ) -> Result:
+        """Return the result of a picture that could not be read."""
+        boxes, scores, labels = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
+        height, width = image.shape[:2]
+        return cls(Detections(boxes, scores, labels, (height, width), categories), image, source, error=error)
 
     @property
     def boxes(self) -> NDArray[np.float32]:
@@ -176,6 +190,8 @@ class Result:
         return (self._object(number) for number in range(len(self)))
 
     def __repr__(self) -> str:
+        if self.error:
+            return f"<Result: could not be read: {self.error}>"
         height, width = self.image_size
         counts = Counter(self.above(self.drawn_from).names())
         classes = ", ".join(f"{count} {name}" for name, count in counts.most_common(5)) or "nothing"
@@ -186,6 +202,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return HTML of the picture with a table below it, for notebooks."""
+        if self.error:
+            return f"<p>{escape(repr(self)[1:-1])}</p>"
         # JPEG, as a notebook's file keeps every picture that was shown.
         data = base64.b64encode(encode_jpeg(self._drawn(None))).decode()
         shown = self.above(self.drawn_from)
@@ -213,9 +231,7 @@ class Result:
 
         picture = self.plot(min_score)
         if Console().is_jupyter:
-            from IPython.display import display
-
-            display(picture)  # type: ignore[no-untyped-call]  # IPython has no types
+            import_module("IPython.display").display(picture)
             return
         from PIL import ImageShow
 
@@ -230,6 +246,9 @@ class Result:
 
         Returns:
             The picture, enlarged if it is small.
+
+        Raises:
+            DataError: If the picture could not be read.
         """
         from PIL import Image
 
@@ -246,7 +265,7 @@ class Result:
             The file.
 
         Raises:
-            DataError: For another ending.
+            DataError: For another ending, or if the picture could not be read.
             OutputError: If the disk is full or the folder cannot be written.
         """
         path = Path(path)
@@ -341,5 +360,7 @@ class Result:
         )
 
     def _drawn(self, min_score: float | None) -> NDArray[np.uint8]:
+        if self.error:
+            raise DataError(self.error)
         least = self.drawn_from if min_score is None else min_score
         return draw_detections(self.image, self.objects, least, _MOST_BOXES)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from PIL.Image import Image as PilImage
 
+    from boxwright.base.settings import AnyDevice
+
 
 _TOTAL = "Loss/total_loss"
 _SIZE, _DPI = (9.0, 3.6), 110
@@ -157,7 +159,7 @@ class Run:
         rows = [row for row in rows if row["evaluation"] == rows[0]["evaluation"]]
         return {name: value for name, value in rows[-1].items() if name not in _NO_METRICS} if rows else {}
 
-    def model(self, which: str = "best", *, device: str = "auto") -> Model:
+    def model(self, which: str = "best", *, device: AnyDevice = "auto") -> Model:
         """Open the trained model.
 
         Args:

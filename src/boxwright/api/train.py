@@ -19,6 +19,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder, shown
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import with_options
+from boxwright.base.worker_pools import exit_while_importing
 from boxwright.config.preset import referred
 from boxwright.data.dataset import Dataset
 from boxwright.data.own_dataset import Collection
@@ -26,7 +27,7 @@ from boxwright.data.recognize import is_data_file, is_record_file
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.load import Overrides, load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.pipeline.run_length import set_num_steps
+from boxwright.pipeline.run_length import set_num_steps, stretch_schedule
 from boxwright.training.autoconfig.choices import NO_WEIGHTS, InitSettings
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Evaluated, Event, Listeners, Scalars, named_listeners
@@ -82,6 +83,7 @@ _LOG = logging.getLogger("boxwright.run")
 _READING = ("ignore_exif", "allow_paths_outside", "most_lost", "weights")
 _OTHERS = (
     *("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides", "dataset", "detector"),
+    "stretch_schedule",
     *_READING,
 )
 
@@ -96,6 +98,7 @@ class TrainOptions(RunOptions, total=False):
     allow_paths_outside: bool
     most_lost: float
     weights: str | Path | None
+    stretch_schedule: bool
 
 
 def train(
@@ -128,8 +131,9 @@ def train(
             `close`, or several in a list or by name. One that fails is reported and disabled. By default a terminal or
             notebook shows a bar.
         data: Annotated pictures, in any format that `boxwright init` recognizes.
-        model: With `data`, a preset, or a name of published weights ("d_fine_s_coco"), which the run starts from and
-            which are fetched once; by default a preset that fits the data.
+        model: With `data`, a preset, a name of published weights ("d_fine_s_coco"), which the run starts from and
+            which are fetched once, or a run's folder, whose configuration and weights it takes; by default a preset
+            that fits the data.
         epochs: Passes over the training data; replaces train_config.num_steps.
         overrides: Changes of the configuration, such as "train_config.batch_size=8"; or a dictionary with the names of
             the TF Object Detection API, as for `load_config`.
@@ -137,8 +141,9 @@ def train(
             samples by index (`bw.Sample`, with the classes as its `categories`), or one of torchvision's detection data
             sets; `detector`, a detector of your own, trained in place instead of a new one of the configuration's
             `model`; with `data`, `weights` to start from, None for fresh ones, and `ignore_exif`,
-            `allow_paths_outside` and `most_lost`, as of `boxwright train`; and
-            single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
+            `allow_paths_outside` and `most_lost`, as of `boxwright train`; `stretch_schedule`, whether the learning
+            rate's decay is made to end with the run; and single fields of `RunSettings`, such as device="cpu",
+            workers=0, seed=3.
 
     Returns:
         The run: its step, metrics, best checkpoint, model.
@@ -146,12 +151,14 @@ def train(
     Raises:
         BoxwrightError: If configuration, data or checkpoints cannot be used, or the loss is not finite.
     """
+    exit_while_importing()
     dataset, detector = options.pop("dataset", None), options.pop("detector", None)
     if isinstance(config, str | Path) and is_data(config):
         if data is not None:
             raise ConfigError(f"train: {config} and data={str(data)!r} both name annotated pictures; pass one of them")
         config, data = None, config
     folder = _folder(model_dir, options.pop("out", None), data)
+    stretched = options.pop("stretch_schedule", False)
     reading = _reading(options, data)
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
     init = InitSettings(model=model or "", epochs=epochs, device=chosen.device, **reading)
@@ -162,12 +169,14 @@ def train(
     # After the caller's data are known, whose number of samples decides.
     if epochs is not None:
         set_num_steps(plan.train_config, steps_of_epochs(plan, epochs, own)[0])  # type: ignore[arg-type]  # it has one, or that raised
+    if stretched and plan.train_config is not None and (line := stretch_schedule(plan.train_config)):
+        plan.notes.append(line)
     # Standard output belongs to the caller's program.
     console = Console(stderr=True)
     named = named_listeners(listeners)
     if listeners is None and is_watched(console) and plan.train_config is not None:
         named = {"progress": ProgressBar(plan.train_config.num_steps, console)}
-    return Run(folder, train_run(plan, folder, chosen, named, own, detector))
+    return Run(folder, train_run(plan, folder, chosen, named, own, detector).step)
 
 
 def _reading(options: TrainOptions, data: str | Path | None) -> dict[str, Any]:

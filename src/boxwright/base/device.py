@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
 from boxwright.base.errors import BoxwrightError, ConfigError, first_line
+from boxwright.base.settings import device_name
+
+if TYPE_CHECKING:
+    from boxwright.base.settings import AnyDevice
 
 T = TypeVar("T")
 _LOG = logging.getLogger("boxwright")
@@ -29,11 +33,12 @@ _OUT_OF_MEMORY = (
 )
 
 
-def usable_device(name: str) -> torch.device:
-    """Return the device of a name, after testing it.
+def usable_device(device: AnyDevice) -> torch.device:
+    """Return a device, after testing it.
 
     Args:
-        name: "cpu", "cuda", a GPU by number such as "cuda:1", or "auto" for a GPU if there is one.
+        device: "cpu", "cuda", a GPU by number such as "cuda:1" or 1, "auto" for a GPU if there is one, or a
+            torch.device.
 
     Returns:
         The device; a GPU always with its number.
@@ -41,6 +46,7 @@ def usable_device(name: str) -> torch.device:
     Raises:
         ConfigError: If the device does not exist or its kind is not supported.
     """
+    name = device_name(device)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

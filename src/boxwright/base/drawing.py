@@ -1,11 +1,13 @@
 """Pictures of boxes: on one image, ground truth beside detections, many images on a sheet.
 
 The sides of a picture are at most `limits.PICTURE_SIDE`: larger images are scaled down, and drawings are clipped.
+Lines and letters grow with the picture, and no caption covers another.
 """
 
 from __future__ import annotations
 
 import colorsys
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,11 +19,15 @@ from PIL import Image, ImageDraw, ImageFont
 from boxwright.base.limits import PICTURE_SIDE
 
 Color = tuple[int, int, int]
+# x_min, y_min, x_max and y_max, in pixels of the picture.
+Corners = tuple[float, float, float, float]
 # The side of a contact sheet's square cells.
 SHEET_CELL = 320
 _LEAST_SIDE = 320
 _MOST_CAPTION = 60
 _LEAST_LETTERS = 12
+# Pixels of a picture, by the geometric mean of its sides, for a pixel of a line's width and of a letter's height.
+_LINE_SHARE, _LETTER_SHARE = 250, 32
 _MASK_SHARE = 0.45
 _FARTHEST = 1e6  # pixels: Pillow counts in 32 bits
 
@@ -70,6 +76,19 @@ def label_color(label: int) -> Color:
     return int(red * 255), int(green * 255), int(blue * 255)
 
 
+def luminance(color: Color) -> float:
+    """Return the relative luminance of a color in sRGB, 0 to 1, as WCAG 2 defines it."""
+    shares = [value / 255 for value in color]
+    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def text_color(background: Color) -> Color:
+    """Return black or white, whichever has the higher contrast on a background: at least 4.5 to 1 on any."""
+    # Contrast is (lighter + 0.05) / (darker + 0.05): black and white have the same where the square is 1.05 · 0.05.
+    return (0, 0, 0) if (luminance(background) + 0.05) ** 2 > 1.05 * 0.05 else (255, 255, 255)
+
+
 def with_tracks(
     labels: Sequence[int], captions: Sequence[str], tracks: Sequence[int] | None
 ) -> tuple[list[int], list[str]]:
@@ -107,29 +126,44 @@ def draw_boxes(
     image = np.ascontiguousarray(image[..., :3])
     canvas, zoom = _canvas(image if details.masks is None else _tinted(image, details.masks, labels), fit)
     draw = ImageDraw.Draw(canvas)
-    line = max(round(min(canvas.size) / 250), 1)
-    letters = max(min(canvas.size) // 28, _LEAST_LETTERS if fit else 9)
-    # A little beyond the picture, so that an edge outside it is not drawn on its border.
-    least, most = -2.0 * line, np.array([*canvas.size, *canvas.size]) + 2.0 * line
+    line, letters = _stroke_sizes(canvas, fit)
+    captions_to_place = []
     for box, label, caption in zip(np.asarray(boxes, np.float64).reshape(-1, 4), labels, captions, strict=True):
         if not np.isfinite(box).all() or (box[2:] < box[:2]).any():
             continue
-        x_min, y_min, x_max, y_max = np.clip(box * zoom, least, most).tolist()
-        color = label_color(int(label))
-        draw.rectangle(
-            # Pillow draws the last pixel too; a box ends before it.
-            (x_min, y_min, x_max - 1 if x_max - 1 > x_min else x_max, y_max - 1 if y_max - 1 > y_min else y_max),
-            outline=color,
-            width=line,
-        )
+        corners = _clip(box * zoom, canvas, line)
+        _rectangle(draw, corners, label_color(int(label)), line)
         if caption:
-            _caption(canvas, (x_min, y_min), _short(caption), color, letters)
+            captions_to_place.append((corners, _label(_short(caption), label_color(int(label)), letters)))
     for points in () if details.surface_points is None else details.surface_points:
         _surface(draw, np.asarray(points[:, :4], np.float64) * [zoom, zoom, 1, 1], line)
     for number, points in enumerate(() if details.keypoints is None else details.keypoints):
         scaled = np.asarray(points, np.float64) * [zoom, zoom, 1][: points.shape[1]]
         _points(draw, scaled, line, label_color(int(labels[number])), details.edges)
+    # After all else, so that no line crosses a text.
+    _place_captions(canvas, captions_to_place)
     return np.asarray(canvas)
+
+
+def _stroke_sizes(canvas: Image.Image, fit: int) -> tuple[int, int]:
+    """Return the width of lines and the height of letters, in pixels of the picture."""
+    size = math.sqrt(canvas.width * canvas.height)
+    least = _LEAST_LETTERS if fit else 9
+    return max(round(size / _LINE_SHARE), 1), max(round(size / _LETTER_SHARE), least)
+
+
+def _clip(box: NDArray[np.float64], canvas: Image.Image, line: int) -> Corners:
+    """Return a box within the picture and a little beyond, so that an edge outside is not drawn on its border."""
+    most = np.array([*canvas.size, *canvas.size]) + 2.0 * line
+    x_min, y_min, x_max, y_max = np.clip(box, -2.0 * line, most).tolist()
+    return x_min, y_min, x_max, y_max
+
+
+def _rectangle(draw: ImageDraw.ImageDraw, corners: Corners, color: Color, line: int) -> None:
+    """Draw a box; Pillow draws the last pixel too, before which a box ends."""
+    x_min, y_min, x_max, y_max = corners
+    ends = (x_max - 1 if x_max - 1 > x_min else x_max, y_max - 1 if y_max - 1 > y_min else y_max)
+    draw.rectangle((x_min, y_min, *ends), outline=color, width=line)
 
 
 def _tinted(image: NDArray[np.uint8], masks: NDArray[np.uint8], labels: Sequence[int]) -> NDArray[np.uint8]:
@@ -198,13 +232,42 @@ def _short(caption: str) -> str:
     return plain if len(plain) <= _MOST_CAPTION else f"{plain[: _MOST_CAPTION - 1]}…"
 
 
-def _caption(canvas: Image.Image, corner: tuple[float, float], text: str, color: Color, letters: int) -> None:
-    """Paste a caption above a corner, or below it if there is no room above."""
-    label = _label(text, color, letters)
-    x = max(min(corner[0], canvas.width - label.width), 0)
-    y = corner[1] - label.height + 1
-    y = min(corner[1] + 1, float(canvas.height)) if y < 0 else y
-    canvas.paste(label, (round(x), round(y)))
+def _place_captions(canvas: Image.Image, captions: Sequence[tuple[Corners, Image.Image]]) -> None:
+    """Paste captions beside the corners of their boxes, the last first, where they cover none that is there.
+
+    A caption for which no place is free is left out: two texts over each other could both not be read.
+
+    Args:
+        captions: Boxes in pixels of the picture, with their drawn captions.
+    """
+    taken = np.zeros((0, 4))
+    for corners, label in reversed(captions):
+        places = _caption_places(canvas, corners, label)
+        apart = (places[:, None, :2] >= taken[None, :, 2:]) | (places[:, None, 2:] <= taken[None, :, :2])
+        free = np.flatnonzero(np.all(np.any(apart, axis=2), axis=1))
+        if len(free):
+            place = places[free[0]]
+            canvas.paste(label, (int(place[0]), int(place[1])))
+            taken = np.concatenate([taken, place[None]])
+
+
+def _caption_places(canvas: Image.Image, corners: Corners, label: Image.Image) -> NDArray[np.float64]:
+    """Return where a caption may stand, float64 [P, 4], xyxy in whole pixels, the most usual place first.
+
+    Above the box's top, below it within the box, below the box's bottom, above it within the box: from the left edge,
+    then to the right one. Places that leave the picture are moved into it sideways, and dropped otherwise.
+    """
+    x_min, y_min, x_max, y_max = corners
+    # One pixel of the caption lies on the line.
+    tops = [y_min - label.height + 1, y_min + 1, y_max - 1, y_max - label.height - 1]
+    lefts = [x_min, x_max - label.width]
+    starts = np.array([(left, top) for left in lefts for top in tops])
+    starts[:, 0] = np.clip(starts[:, 0], 0, max(canvas.width - label.width, 0))
+    inside = (starts[:, 1] >= 0) & (starts[:, 1] + label.height <= canvas.height)
+    # A picture may be lower than a caption, and a box may be outside.
+    starts = starts[inside] if inside.any() else np.clip(starts[:1], 0, max(canvas.height - label.height, 0))
+    starts = np.round(starts)
+    return np.concatenate([starts, starts + np.array([label.width, label.height])], axis=1)
 
 
 @lru_cache(maxsize=1024)
@@ -213,8 +276,7 @@ def _label(text: str, color: Color, letters: int) -> Image.Image:
     font = ImageFont.load_default(size=letters)
     left, top, right, bottom = (round(side) for side in font.getbbox(text))
     label = Image.new("RGB", (right - left + 4, bottom - top + 4), color)
-    ink = (0, 0, 0) if sum(color) > 380 else (255, 255, 255)
-    ImageDraw.Draw(label).text((2 - left, 1 - top), text, fill=ink, font=font)
+    ImageDraw.Draw(label).text((2 - left, 1 - top), text, fill=text_color(color), font=font)
     return label
 
 

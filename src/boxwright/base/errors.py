@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from boxwright.base.text import without_secrets
+
 _LONGEST, _LONGEST_LINE = 4000, 500
 
 
@@ -30,11 +32,20 @@ def first_line(error: BaseException) -> str:
     return shortened(lines[0], _LONGEST_LINE)
 
 
+# What libraries say in place of a MemoryError: libjpeg-turbo, Pillow, the system, and zlib.
+_SHORTAGES = ("insufficient memory", "out of memory", "cannot allocate memory", "error -4 while")
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether an error says that memory was short, which is no fault of the data that were being read."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _SHORTAGES)
+
+
 class BoxwrightError(Exception):
-    """The base of all errors that Boxwright raises on purpose. The text's length is bounded."""
+    """The base of all errors that Boxwright raises on purpose. The text is bounded, and has no password or token."""
 
     def __str__(self) -> str:
-        return shortened(super().__str__(), _LONGEST)
+        return shortened(without_secrets(super().__str__()), _LONGEST)
 
 
 class ConfigError(BoxwrightError):
@@ -63,12 +74,14 @@ class TrainingError(BoxwrightError):
 
 @contextmanager
 def translated(kind: type[BoxwrightError], what: str) -> Iterator[None]:
-    """Raise an error of ours in place of any other, for libraries whose errors have no common base.
+    """Raise an error of ours in place of any but a lack of memory, for libraries whose errors have no common base.
 
     Args:
         what: What failed, to which the first line of the library's error is added.
     """
     try:
         yield
+    except MemoryError:
+        raise
     except Exception as error:
         raise kind(f"{what}: {first_line(error)}") from error

@@ -6,18 +6,25 @@ its name says is diagnosed by the few ways in which downloads go wrong.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import socket
+import stat
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, BinaryIO
 from uuid import uuid4
 
 from boxwright.base.errors import BoxwrightError, DataError, OutputError, shortened
+from boxwright.base.limits import FILE_BYTES
+from boxwright.base.paths import require_path
+from boxwright.base.text import visible
 
 try:
     import fcntl
@@ -43,7 +50,7 @@ def diagnose_wrong_file(file: str | Path | bytes) -> str:
         head = file[:_HEAD]
     else:
         try:
-            with Path(file).open("rb") as opened:
+            with open_regular(file) as opened:
                 head = opened.read(_HEAD)
         except (OSError, ValueError):
             return ""
@@ -72,8 +79,26 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def cache_folder() -> Path:
-    """Return the cache folder, which may not exist yet."""
-    return Path(os.environ.get("BOXWRIGHT_CACHE") or Path.home() / ".cache" / "boxwright")
+    """Return the cache folder, which may not exist yet; for a user without a home, one in the temporary folder.
+
+    Raises:
+        OutputError: If that one cannot be made, or is another user's.
+    """
+    if named := os.environ.get("BOXWRIGHT_CACHE"):
+        return Path(named)
+    try:
+        return Path.home() / ".cache" / "boxwright"
+    except RuntimeError:  # neither HOME nor an entry in /etc/passwd, as of `docker run --user 12345`
+        folder = Path(tempfile.gettempdir(), f"boxwright-{os.getuid()}")
+    instead = "name a cache folder with BOXWRIGHT_CACHE"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        own = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be made: {cause(error)}; {instead}") from None
+    if not own:
+        raise OutputError(f"{folder}: belongs to another user; {instead}")
+    return folder
 
 
 def as_here(named: str) -> str:
@@ -81,17 +106,56 @@ def as_here(named: str) -> str:
     return named if "\\" not in named or os.path.exists(named) else named.replace("\\", "/")
 
 
+# What a file is that is none, by its mode's type: reading a pipe may wait forever, and a device may never end.
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a regular file for reading, through links; it is judged once it is open, so that none can take its place.
+
+    All files that others brought are opened here.
+
+    Raises:
+        OSError: If it cannot be opened, or is a folder, a pipe, a device or a socket.
+        ValueError: For a name with a null byte.
+    """
+    # Without O_NONBLOCK, opening a pipe would wait for its writer.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(descriptor)
+        if kind == stat.S_IFDIR:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        raise OSError(errno.EINVAL, f"expected a file, found {_KINDS.get(kind, 'something else')}", os.fspath(path))
+    return open(descriptor, "rb")
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a regular file of at most `limits.FILE_BYTES`; an OSError or ValueError if it is none."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if problem := FILE_BYTES.exceeded(size):
+            raise OSError(errno.EFBIG, problem, os.fspath(path))
+        return file.read(size)  # no more, as a file may grow meanwhile
+
+
 def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> bytes:
-    """Return a file's bytes; raise `error` with the path and the system's reason if it cannot be read."""
+    """Return a file's bytes, as `read_bytes`; raise `error` with the path and the reason if it cannot be read."""
     try:
-        return Path(path).read_bytes()
+        return read_bytes(path)
     except (OSError, ValueError) as problem:  # ValueError: a name with a null byte
         raise error(f"{shown(path)}: {cause(problem)}") from None
 
 
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits; an OSError if it cannot be read."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -99,7 +163,7 @@ def file_sha256(path: Path) -> str:
 def reading_file(path: str | Path) -> Iterator[BinaryIO]:
     """Open a file for reading; errors are a DataError as `read_file` raises it."""
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             yield file
     except (OSError, ValueError) as problem:
         raise DataError(f"{shown(path)}: {cause(problem)}") from None
@@ -138,8 +202,8 @@ def file_size(path: str | Path) -> int:
 
 
 def shown(path: str | os.PathLike[str], most: int = 400) -> str:
-    """Return a path for messages: cut in the middle if too long, null bytes escaped."""
-    return shortened(os.fspath(path).replace("\0", "\\0"), most)
+    """Return a path for messages: cut in the middle if too long, on one line, control characters escaped."""
+    return shortened(visible(os.fspath(path)).replace("\n", "\\n"), most)
 
 
 def cause(error: Exception) -> str:
@@ -155,9 +219,9 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
     and the hidden file is removed; only SIGKILL or a power failure leaves it behind.
 
     Raises:
-        OutputError: If it cannot be written: a full disk, a missing or read-only folder.
+        OutputError: If it cannot be written: a full disk, a missing or read-only folder, an address in place of a path.
     """
-    path = Path(path)
+    path = require_path(path, error=OutputError)
     partial = path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}-{uuid4().hex[:12]}.partial")
     try:
         try:
@@ -201,7 +265,8 @@ def write_whole(path: str | Path, content: bytes | str) -> Path:
 
 
 def make_folder(path: str | Path) -> Path:
-    """Create a folder and its parents if missing; raise OutputError if that fails."""
+    """Create a folder and its parents if missing; raise OutputError if that fails, or an address is given."""
+    require_path(path, error=OutputError)
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -379,13 +444,13 @@ def partial_files(folder: Path) -> list[Path]:
     return sorted(folder.glob(".*.partial"))
 
 
-def unique_stem(name: str, taken: set[str]) -> str:
+def unique_stem(name: str, taken: set[str], allowed: str = "") -> str:
     """Return a valid file stem made from any text (such as an image id), different from all in `taken`, and add it.
 
-    It has letters, digits, dashes, dots and underscores, at most 120 bytes, with `-2`, `-3`… appended where needed.
-    `taken` holds lowercase stems.
+    It has letters, digits, dashes, dots, underscores and the characters of `allowed`, at most 120 bytes, with `-2`,
+    `-3`… appended where needed. `taken` holds lowercase stems.
     """
-    plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "_"
+    plain = "".join(c if c.isalnum() or c in "-_." or c in allowed else "_" for c in name).lstrip(".") or "_"
     while len(plain.encode("utf-8", "replace")) > _LONGEST_STEM:
         plain = plain[: max(len(plain) * 3 // 4, 1)] if len(plain) > _LONGEST_STEM else plain[:-1]
     plain = plain.encode("utf-8", "replace").decode()

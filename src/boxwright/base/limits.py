@@ -56,6 +56,7 @@ MASK_PIXELS = Limit("mask_pixels", 2_000_000_000, "pixels of an image's masks to
 MASK_BOUNDARY = Limit("mask_boundary", 10_000_000, "pixels along a polygon's boundary")
 SURFACE_POINTS = Limit("surface_points", 10_000_000, "DensePose points of an image, with their padding,")
 COORDINATE = Limit("coordinate", 10_000_000, "pixels from the origin")
+FILE_BYTES = Limit("file_bytes", 20_000_000_000, "bytes of a file that is read whole")
 RECORD_BYTES = Limit("record_bytes", 2_000_000_000, "bytes of a record")
 PICTURE_SIDE = Limit("picture_side", 4096, "pixels per side of a drawn picture")
 CONFIG_NESTING = Limit("config_nesting", 64, "levels of nesting")

@@ -40,7 +40,7 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
         # A file starts with the length of its JSON header; the library does not return the metadata in it.
         (length,) = struct.unpack_from("<Q", data)
         wanted = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get(_KEY)
-    except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, MemoryError, struct.error) as error:
+    except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, struct.error) as error:
         raise CheckpointError(f"{shown(path)}: not readable as safetensors: {str(error)[:200]}") from None
     if wanted is not None and wanted != _digest(tensors):
         raise CheckpointError(f"{shown(path)}: not readable as safetensors: damaged: its digest does not hold")

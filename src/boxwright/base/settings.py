@@ -11,7 +11,11 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.nearest import did_you_mean
 
 if TYPE_CHECKING:
+    import torch
     from _typeshed import DataclassInstance
+
+    # A device as callers give it; settings keep its name.
+    AnyDevice = str | int | torch.device
 
 S = TypeVar("S", bound="DataclassInstance")
 
@@ -33,6 +37,26 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+def device_name(device: AnyDevice) -> str:
+    """Return a device's name: "cuda:1" for 1, "1" and torch.device("cuda:1"); any other text as it is.
+
+    Raises:
+        ConfigError: For what names no device.
+    """
+    if isinstance(device, str):
+        return f"cuda:{device}" if device.isdecimal() else device
+    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
+        return f"cuda:{device}"
+    if type(device).__module__ == "torch" and type(device).__name__ == "device":  # PyTorch may not be imported
+        return str(device)
+    raise ConfigError(f"device: expected cpu, cuda, auto, a GPU as 0 or cuda:0, or a torch.device, found {device!r}")
+
+
+def name_device(settings: Any) -> None:
+    """Replace the device of frozen settings, which are being made, by its name."""
+    object.__setattr__(settings, "device", device_name(settings.device))
+
+
 def with_options(settings: S, options: Mapping[str, Any], what: str, others: Sequence[str] = ()) -> S:
     """Return settings with some fields replaced.
 
@@ -49,6 +73,8 @@ def with_options(settings: S, options: Mapping[str, Any], what: str, others: Seq
             hint = did_you_mean(name, known, f"it has {', '.join(known)}")
             raise ConfigError(f"{what} has no option {name!r}{hint}")
     kinds = get_type_hints(type(settings))
+    if "device" in options:
+        options = {**options, "device": device_name(options["device"])}
     for name, value in options.items():
         _check_kind(f"{what}: {name}", value, kinds[name])
     return dataclasses.replace(settings, **options)

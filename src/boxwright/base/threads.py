@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path, PurePosixPath
 
+from boxwright.base.errors import BoxwrightError
+
 # A user who sets one of these has chosen how threads wait.
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 # GNU's OpenMP, which PyTorch uses on Linux, counts turns of some 50 ns; LLVM's and Intel's count milliseconds. Each
@@ -47,6 +49,23 @@ def runtime_threads() -> int:
         return int(text)
     usable = usable_cpus()
     return usable if usable < (os.cpu_count() or 1) else 0
+
+
+def refuse_in_fork(process: int, threads: int, what: str) -> None:
+    """Raise a BoxwrightError in a fork of a process whose threads are needed: the fork would wait for them forever.
+
+    Args:
+        process: The id of the process in which the threads were started.
+        threads: How many compute; 0 for as many as the runtime likes. A single one is the caller's own.
+        what: What was done in that process, for the message.
+    """
+    if os.getpid() == process or threads == 1:
+        return
+    raise BoxwrightError(
+        f"{what} in process {process}; this is its fork {os.getpid()}, which has none of the threads that compute, so "
+        "that a call would never return. Load the model in the child process itself, or start children by "
+        'multiprocessing.get_context("spawn")'
+    )
 
 
 def usable_cpus() -> int:

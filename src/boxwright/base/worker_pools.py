@@ -48,6 +48,30 @@ def limit_memory(count: int) -> None:
             resource.setrlimit(kind, (most, most))
 
 
+# The status of a child that came to start processes of its own while it was importing the script; EX_CONFIG.
+UNGUARDED = 78
+
+
+def exit_while_importing() -> None:
+    """End a child process that is still importing the script that started it; otherwise do nothing.
+
+    Children that are not forked import the script first. One without a main guard starts there what it started in the
+    parent, which would end in a traceback of each child; the parent reports the status once (`missing_guard`).
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        sys.stdout.flush()
+        # At once: what a forkserver's child raises becomes status 1.
+        os._exit(UNGUARDED)
+
+
+def missing_guard(what: str) -> str:
+    """Return the message about a script without a main guard; `what` imports it again."""
+    return (
+        f"{what} imports the script again, as processes are not forked here, and must not start anything there: put "
+        'the script\'s work under `if __name__ == "__main__":`'
+    )
+
+
 Work = Callable[[Any], Any]
 # An engine takes a worker's factory, the tasks and the largest number of workers, and yields results as they arrive.
 Engine = Callable[[Callable[[], Work], Sequence[Any], int], Iterator[Any]]
@@ -55,13 +79,19 @@ Engine = Callable[[Callable[[], Work], Sequence[Any], int], Iterator[Any]]
 
 def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
     """Run tasks in processes on this machine."""
+    exit_while_importing()
+    before = set(multiprocessing.active_children())
     # A forked child would inherit locks of threads that do not exist in it, such as PyTorch's.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(max(workers, 1), context, _make_worker, (make,))
     try:
-        for future in as_completed([pool.submit(_run_task, task) for task in tasks]):
+        futures = [pool.submit(_run_task, task) for task in tasks]
+        children = set(multiprocessing.active_children()) - before
+        for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool:
+        if any(child.exitcode == UNGUARDED for child in children):
+            raise DataError(missing_guard("each worker")) from None
         raise DataError(
             "a worker died, possibly out of memory; files written so far are complete: run the same command to resume"
         ) from None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -23,10 +24,11 @@ COMMANDS = {
     "train": ("train.train_command", "Train a detector; run again to resume."),
     "evaluate": ("evaluate.evaluate_command", "Compute a detector's metrics; draw its detections."),
     "report": ("report.report_command", "Write a page that explains average precision."),
+    "monitor": ("monitor.monitor_command", "Show a run on a page while it trains."),
     "history": ("history.history_command", "Plot a run's loss and average precision."),
     "compare": ("compare.compare_command", "Compare two evaluations: is one better?"),
     "predict": ("predict.predict_command", "Detect objects in images, video, webcam and RTSP streams."),
-    "demo": ("demo.demo_command", "Generate data, train, evaluate and draw, in minutes."),
+    "demo": ("demo.demo_command", "Detect blood cells in sample pictures, or train on them."),
     "convert": ("convert.convert_command", "Convert data to Pascal VOC, COCO, YOLO or TFRecord."),
     "export": ("export.export_command", "Write a detector as ONNX, OpenVINO, LiteRT, or weights."),
     "benchmark": ("benchmark.benchmark_command", "Measure latency and images per second."),
@@ -48,12 +50,20 @@ _DESCRIPTIONS = ("models", "replay")
 class Commands(PlainGroup):
     """The commands by name or alias."""
 
-    def main(self, *arguments: Any, standalone_mode: bool = True, **options: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002  # Click's signature
+        windows_expand_args: bool = True,  # noqa: FBT001, FBT002  # as above
+        **extra: Any,
+    ) -> Any:
         """Run a command and exit with its status; print an error in its words as one line."""
         if not standalone_mode:
-            return super().main(*arguments, standalone_mode=False, **options)
+            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         try:
-            status = super().main(*arguments, standalone_mode=False, **options)
+            status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except USAGE_ERROR as error:
             exit_with_usage_error(error)
         except typer.Abort:  # what older releases of Typer make of Ctrl-C

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from boxwright.base.paths import refuse_foreign_page
 from boxwright.cli.console import console, show_progress
 from boxwright.cli.options import JsonOption
 from boxwright.report.settings import ReportSettings
@@ -21,6 +22,7 @@ def compare_command(
     as_json: JsonOption = False,
 ) -> None:
     """Compare two evaluations: is the difference of AP more than chance, and which objects were gained and lost?"""
+    refuse_foreign_page(out)
     from boxwright.report.compare import write_comparison
     from boxwright.report.sources import source_of_evaluation
 

@@ -12,6 +12,7 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.cli.console import console, errors, importing, suggest
 from boxwright.cli.help import PlainCommand, PlainGroup
+from boxwright.cli.options import with_settings
 
 if TYPE_CHECKING:
     from boxwright.config.field import Field
@@ -44,6 +45,7 @@ _Set = Annotated[
 
 
 @app.command(cls=PlainCommand)
+@with_settings
 def show(
     file: _File,
     format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TEXT,
@@ -64,6 +66,7 @@ def show(
 
 
 @app.command(cls=PlainCommand)
+@with_settings
 def check(file: _File, set_: _Set = None) -> None:
     """Report fields that are refused or have no effect, and build it; exit with status 1 if it cannot train.
 
@@ -142,6 +145,7 @@ def _fields_at_lines(group: Sequence[FieldReport]) -> str:
 
 
 @app.command(cls=PlainCommand)
+@with_settings
 def fields(
     path: Annotated[
         str,
@@ -166,6 +170,7 @@ def fields(
 
 
 @app.command(cls=PlainCommand)
+@with_settings
 def schema() -> None:
     """Print the JSON Schema of a configuration in YAML or JSON, for editors: they complete fields and mark mistakes."""
     import json

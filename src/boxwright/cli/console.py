@@ -13,15 +13,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
+from boxwright.base.text import visible, without_secrets
+
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from boxwright.evaluation.results import Evaluation
 
 # Soft wrapping leaves long lines to the terminal: Rich's own breaks would cut paths that users copy, in files too.
 # Texts that are not ours are printed with markup=False: Rich takes words in brackets for styles.
-console = Console(highlight=False, soft_wrap=True, emoji=False)
-errors = Console(highlight=False, soft_wrap=True, emoji=False, stderr=True)
+
+
+class TextConsole(Console):
+    """A console that shows control characters in texts of others instead of passing them to the terminal."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return what is printed of a text, also of a table's cells."""
+        return super().render_str(visible(text), **options)
+
+
+console = TextConsole(highlight=False, soft_wrap=True, emoji=False)
+errors = TextConsole(highlight=False, soft_wrap=True, emoji=False, stderr=True)
 T = TypeVar("T")
 
 
@@ -51,7 +64,7 @@ def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
     """Return a function that wraps a sized iterable to show its progress."""
     from rich.progress import track
 
-    # Where there is no terminal, a bar would leave an empty line.
+    # In a file a bar that is removed would leave an empty line.
     hidden = not console.is_terminal
     return lambda items: track(items, description=title, console=console, transient=True, disable=hidden)
 
@@ -99,9 +112,13 @@ def metrics_table(metrics: dict[str, float]) -> Table:
 
     table = Table(Column(overflow="fold"), Column(no_wrap=True), show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in metrics.items():
-        # COCO's convention: -1 where there is no object to measure on.
-        table.add_row(name, f"{value:.4f}" if value >= 0 else "no objects")
+        table.add_row(name, metric_text(value))
     return table
+
+
+def metric_text(value: float, decimals: int = 4) -> str:
+    """Return a metric as text; COCO's convention is -1 where there is no object to measure on."""
+    return f"{value:.{decimals}f}" if value >= 0 else "no objects"
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
@@ -121,11 +138,12 @@ class LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line."""
+        text = without_secrets(record.getMessage())
         if record.levelno < logging.WARNING:
-            console.print(record.getMessage(), markup=False)
+            console.print(text, markup=False)
         else:
             # A quiet console would swallow it.
-            (errors if console.quiet else console).print(f"warning: {record.getMessage()}", markup=False)
+            (errors if console.quiet else console).print(f"warning: {text}", markup=False)
 
 
 def show_log() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import DataError
+from boxwright.base.paths import refuse_source
 from boxwright.base.read_settings import LABELS_ARE, ReadSettings, parse_label_convention
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
@@ -90,6 +92,7 @@ def convert_command(
     if output.image_prefix is not None and output.to is not Tool.LABEL_STUDIO:
         raise DataError("--image_prefix: an image's address in Label Studio; add --to label_studio")
     require_data(source)
+    _refuse_own_sources(source, target)
     from boxwright.data.open_dataset import open_dataset
 
     dataset = open_dataset(
@@ -108,6 +111,20 @@ def convert_command(
     _write(dataset, target, image_set, output.num_shards)
     console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}", markup=False)
     suggest("inspect", target)
+
+
+def _refuse_own_sources(source: str, target: Path) -> None:
+    """Raise an OutputError if images, labels or records would be written over those that are read."""
+    if target.suffix in (".yaml", ".yml"):  # images and labels are written beside it
+        path = Path(source)
+        refuse_source(target.parent, [path.parent if path.suffix == target.suffix else path])
+    elif "record" in target.name:
+        from boxwright.data.tfrecord import expand_paths
+
+        for shard in (target, *target.parent.glob(f"{glob.escape(target.name)}-*-of-*")):
+            refuse_source(shard, expand_paths([source]))
+    else:
+        refuse_source(target, [source])
 
 
 def _write_for_tool(dataset: Dataset, target: Path, tool: Tool, prefix: str | None) -> None:

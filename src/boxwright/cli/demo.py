@@ -1,115 +1,84 @@
-"""`boxwright demo`: training, evaluation and prediction on synthetic data."""
+"""`boxwright demo`: a first minute that shows a detector at work, and a first training."""
 
 from __future__ import annotations
 
-import os
-import time
+import math
+import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, show_progress, suggest
-from boxwright.cli.process import prepare_training
-from boxwright.cli.train import ProgressListener
+from boxwright.base.errors import ConfigError
+from boxwright.cli.console import console, suggest
+from boxwright.cli.demo_shapes import MadeUpSettings, run_made_up_demo
 
-if TYPE_CHECKING:
-    from boxwright.evaluation.results import Evaluation
-    from boxwright.pipeline.messages import TrainEvalPipelineConfig
+_MINUTES = 2.0
 
-
-Out = Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is created.")]
-Keypoints = Annotated[
-    bool, typer.Option("--keypoints", help="Stick figures and their joints, with a CenterNet, in place of shapes.")
+Out = Annotated[Path, typer.Option("--out", help="Folder for data, pictures, reports and models; it is created.")]
+Train = Annotated[
+    bool, typer.Option("--train", help="Train a detector from scratch; evaluate, report, export and compare it.")
 ]
-DataOnly = Annotated[bool, typer.Option("--data_only", help="Generate the data and the configuration only.")]
-Steps = Annotated[int | None, typer.Option("--num_train_steps", help="Training steps.")]
-TrainImages = Annotated[int, typer.Option("--train_images", min=1, help="Training images to generate.")]
-ValImages = Annotated[int, typer.Option("--val_images", min=1, help="Evaluation images to generate.")]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", min=0, help="With --train: minutes of training; default: 2.")
+]
+OpenPage = Annotated[bool, typer.Option("--open", help="Open the report in a browser.")]
+Shapes = Annotated[
+    bool, typer.Option("--shapes", help="Train and evaluate on generated images of shapes, written as TFRecords.")
+]
+Keypoints = Annotated[
+    bool, typer.Option("--keypoints", help="The same with stick figures and their joints, by a CenterNet.")
+]
 
 
 def demo_command(
     out: Out = Path("demo"),
     *,
+    train: Train = False,
+    minutes: Minutes = None,
+    open_page: OpenPage = False,
+    shapes: Shapes = False,
     keypoints: Keypoints = False,
-    data_only: DataOnly = False,
-    num_train_steps: Steps = None,
-    train_images: TrainImages = 2000,
-    val_images: ValImages = 250,
+    generated: MadeUpSettings,
 ) -> None:
-    """Generate images of shapes or figures as TFRecords, train a detector, evaluate it and draw its detections."""
-    from boxwright.cli.demo_data import FIGURES, SHAPES, write_demo_data
-    from boxwright.pipeline.load import load_config
+    """Detect blood cells with the detector in the package, and write a report; or train one.
 
-    began = time.monotonic()
-    config_path = write_demo_data(
-        out, FIGURES if keypoints else SHAPES, train_images, val_images, count_progress("make pictures")
-    )
-    console.print(
-        f"data: {out / 'data'} ({train_images} + {val_images} images), configuration: {config_path}", markup=False
-    )
-    model_dir = out / "model"
-    if data_only:
-        suggest("train", "--pipeline_config_path", config_path, "--model_dir", model_dir)
+    The package contains the detector, and pictures to train and to test it; nothing is downloaded.
+    """
+    chosen = [name for name, given in (("train", train), ("shapes", shapes), ("keypoints", keypoints)) if given]
+    _refuse_contradictions(chosen, minutes, generated, open_page=open_page)
+    if shapes or keypoints:
+        from boxwright.cli.demo_data import FIGURES, SHAPES
+
+        run_made_up_demo(out, FIGURES if keypoints else SHAPES, generated)
         return
-    console.print(f"\n$ boxwright train --pipeline_config_path {config_path} --model_dir {model_dir}", markup=False)
-    config = load_config(config_path, _schedule(num_train_steps))
-    done = _train(config, model_dir)
-    # Interrupted: the command that resumes was printed at the start.
-    if config.train_config and done < config.train_config.num_steps:
+    from boxwright.cli.demo_cells import detect_blood_cells, train_on_blood_cells
+
+    report = train_on_blood_cells(out, minutes or _MINUTES) if train else detect_blood_cells(out)
+    if report is None:
         return
-    console.print(f"\n$ boxwright evaluate --model_dir {model_dir} --out {out / 'eval'}", markup=False)
-    evaluation = _evaluated(config, config_path, model_dir, out / "eval")
-    print_evaluation(evaluation)
-    console.print(f"\npictures, truth beside detections: {out / 'eval' / 'pictures'}", markup=False)
-    console.print(f"TensorBoard: tensorboard --logdir {model_dir}", markup=False)
-    suggest("predict", "IMAGES", "--model_dir", model_dir, "--out", out / "predictions")
-    console.print(f"took {time.monotonic() - began:.0f} s")
-    if keypoints:
-        console.print(f"keypoint AP {evaluation.metrics['Keypoints_Precision/mAP ByCategory/figure']:.3f}")
-    console.print(ap_line(evaluation.metrics))
+    if not train:
+        suggest("demo", "--train", *(() if out == Path("demo") else ("--out", out)))
+    if open_page and not webbrowser.open(report.resolve().as_uri()):
+        console.print("no browser could be started here")
+    console.print(f"open {report}", markup=False)
 
 
-def _schedule(steps: int | None) -> list[str]:
-    """Return what changes a demo's configuration to train for so many steps."""
-    if steps is None:
-        return []
-    # A schedule must be longer than its warmup, which takes at most 100 steps in the demos.
-    rate = (
-        f"train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate.total_steps={max(steps, 101)}"
-    )
-    return [f"train_config.num_steps={steps}", rate]
-
-
-def _train(config: TrainEvalPipelineConfig, model_dir: Path) -> int:
-    """Train without evaluations between, and return the last step."""
-    from boxwright.cli.progress import progress_bar
-    from boxwright.training.settings import RunSettings
-    from boxwright.training.train import train
-
-    # On two cores a worker costs the network more time than it saves.
-    settings = RunSettings(checkpoint_every_n=10_000, evaluate=False, workers=0 if (os.cpu_count() or 1) <= 2 else 1)
-    prepare_training(config, settings)
-    with progress_bar() as progress:
-        return train(config, model_dir, settings, {"console": ProgressListener(progress, config)})
-
-
-def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Path, folder: Path) -> Evaluation:
-    """Evaluate a run, write the evaluation's folder, and return the evaluation."""
-    from boxwright.base.files import write_whole
-    from boxwright.config.load import dump_message
-    from boxwright.evaluation.evaluate import evaluate, open_evaluation
-    from boxwright.evaluation.settings import EvaluationSettings
-    from boxwright.evaluation.write import ImageResults, about_evaluation, write_evaluation
-    from boxwright.weights.open_model import OpenModel
-    from boxwright.weights.restore import restore_detector
-
-    detector, _, step = restore_detector(model_dir)
-    settings = EvaluationSettings(workers=0)
-    opened = open_evaluation(OpenModel(model_dir, detector, step), config, settings)
-    about = about_evaluation(opened.model, settings, config_path)
-    with ImageResults(folder) as results:
-        evaluation = evaluate(opened, show_progress, results.add)
-        write_evaluation(evaluation, results, folder, step, about=about)
-    write_whole(folder / "pipeline.config", dump_message(config))
-    return evaluation
+def _refuse_contradictions(
+    chosen: list[str], minutes: float | None, generated: MadeUpSettings, *, open_page: bool
+) -> None:
+    """Raise a ConfigError for options that do not go together."""
+    if len(chosen) > 1:
+        raise ConfigError(f"--{' and --'.join(chosen)}: each is a demo of its own; choose one")
+    if minutes is not None and "train" not in chosen:
+        raise ConfigError("--minutes is the length of a training on blood cells: add --train")
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ConfigError(f"--minutes {minutes:g}: expected a finite number above 0")
+    made_up = chosen and chosen[0] != "train"
+    if generated != MadeUpSettings() and not made_up:
+        raise ConfigError(
+            "--data_only, --num_train_steps, --train_images and --val_images are for generated images: add --shapes or "
+            "--keypoints"
+        )
+    if open_page and made_up:
+        raise ConfigError("--open: the demo of generated images writes no report; remove it")

@@ -11,7 +11,7 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder
 from boxwright.base.read_settings import LABELS_ARE, ReadSettings, parse_label_convention
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 from boxwright.cli.console import console, print_json, print_json_only, suggest, track_progress
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ class DoctorSettings:
     workers: int = setting(1, "Processes that prepare samples.", least=0)
     labels_are: str = setting("", LABELS_ARE)
     device: str = setting("auto", "Device of those steps: cpu, cuda, cuda:1, or auto for a GPU if available.")
+
+    def __post_init__(self) -> None:
+        name_device(self)
 
 
 def doctor_command(

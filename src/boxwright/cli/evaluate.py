@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.paths import refuse_foreign_page
 from boxwright.base.settings import setting
 from boxwright.cli.console import ap_line, console, importing, print_evaluation, show_progress, suggest
 from boxwright.cli.options import CheckpointOption, JsonOption, require_checkpoint
@@ -87,6 +88,8 @@ def evaluate_command(
         prepare_inference(tf32=settings.tf32)
         watch(config, model_dir, out or model_dir, settings, waiting, print_watched)
         return
+    if report is not None:
+        refuse_foreign_page(report)
     folder = _evaluate(model_dir, configuration, out, settings)
     if report is not None:
         from boxwright.cli.report import print_report
@@ -108,7 +111,7 @@ def _evaluate(model_dir: Path, chosen: EvaluationConfiguration, out: Path | None
         from boxwright.evaluation.evaluate import evaluate, evaluate_by_workers, open_evaluation
         from boxwright.evaluation.write import ImageResults, about_evaluation, write_evaluation
         from boxwright.pipeline.learning_rate import learning_rates
-        from boxwright.weights.open_model import require_adjustable, run_folder
+        from boxwright.weights.open_model import output_folder, require_adjustable
 
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
     configuration = _configuration(model_dir, chosen, allow_edited=settings.allow_edited)
@@ -119,7 +122,7 @@ def _evaluate(model_dir: Path, chosen: EvaluationConfiguration, out: Path | None
         prepare_inference(tf32=settings.tf32)
     else:
         console.print(f"runtime: {opened.runtime}; exported detectors compute no losses")
-    folder = out or run_folder(model_dir) / "eval"
+    folder = out or output_folder(model_dir) / "eval"
     rates = learning_rates(config)
     rate = None if rates is None else rates(step)
     with ImageResults(folder) as results:

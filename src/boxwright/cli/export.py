@@ -267,9 +267,12 @@ def comparison_pictures(
 
     if images:
         files, channels = find_images(images), detector.image_channels
-        return varied(lambda number: next(iterate_pictures(files[number], channels=channels)).image, len(files)), str(
-            images[0]
-        )
+        return varied(
+            lambda number: next(
+                iterate_pictures(files[number], channels=channels, white_level=detector.white_level)
+            ).image,
+            len(files),
+        ), str(images[0])
     return pictures_of_data(config, detector)
 
 

@@ -107,9 +107,10 @@ class PlainGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write names and the first sentences of the commands' help."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        helps = {name: command.help or "" for name, command in commands.items() if command is not None}
         with formatter.section("Commands"):
-            formatter.write_dl([(name, (command.help or "").split("\n\n")[0]) for name, command in commands])
+            formatter.write_dl([(name, text.split("\n\n")[0]) for name, text in helps.items()])
 
 
 def exit_with_usage_error(error: Any) -> NoReturn:

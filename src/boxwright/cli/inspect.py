@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from boxwright.base.errors import DataError
+from boxwright.base.paths import refuse_foreign_page
 from boxwright.base.read_settings import ReadSettings
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, print_json, suggest
@@ -87,6 +88,8 @@ def inspect_command(
         _show_augmented(data, output)
         return
     _check_sheet(output.sheet)
+    if output.report is not None:
+        refuse_foreign_page(output.report)
     dataset = _open(data, label_map, image_set, image_folder, reading)
     print_account(dataset)
     survey, samples = _survey(dataset, data, output.pictures, output.report)
@@ -97,9 +100,14 @@ def inspect_command(
         console.print(f"report: {output.report / 'index.html'} (open it in a browser)", markup=False)
     if as_json:
         print_json(_counts(survey))
+    _suggest_next(data, reading, is_whole=not (label_map or image_set or image_folder))
+
+
+def _suggest_next(data: str, reading: ReadSettings, *, is_whole: bool) -> None:
+    """Print the command that comes after a look at data; `is_whole` where they need no further options."""
     if data.endswith(_CONFIGS):
         suggest("doctor", data)
-    elif Path(data).exists() and not (label_map or image_set or image_folder):
+    elif Path(data).exists() and is_whole:
         flags = [name for name, given in asdict(reading).items() if given]
         suggest("train", data, *(f"--{name}" for name in flags))
     else:
@@ -135,7 +143,7 @@ def _survey(dataset: Dataset, name: str, pictures: int, report: Path | None) -> 
     with unfinished(report, "a page on data") as folder:
         make_folder(folder / "data")
         remove_parts(folder)
-        with DataCollector(len(dataset), folder, ReportSettings()) as collector:
+        with DataCollector(dataset, folder, ReportSettings()) as collector:
             survey, samples = survey_dataset(
                 dataset, num_pictures=pictures, progress=count_progress("inspect"), visit=collector.add
             )

@@ -13,11 +13,13 @@ import typer
 
 import boxwright
 from boxwright.base.errors import BoxwrightError
+from boxwright.base.files import cause, shown
+from boxwright.base.text import without_secrets
 from boxwright.base.threads import prepare_threads
 from boxwright.cli.commands import Commands
 from boxwright.cli.console import console, errors, reset_output, show_log
 from boxwright.cli.help import CONTEXT
-from boxwright.cli.process import Terminated, raise_on_sigterm
+from boxwright.cli.process import Terminated, raise_on_end_signals
 
 app = typer.Typer(
     cls=Commands,
@@ -49,7 +51,7 @@ def before_a_command(
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    errors.print(f"warning: {message}", style="yellow", markup=False)
+    errors.print(f"warning: {without_secrets(str(message))}", style="yellow", markup=False)
 
 
 def from_absl(arguments: list[str]) -> list[str]:
@@ -82,7 +84,7 @@ def main() -> None:
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # same call, without the source line
     # Python allows signal handlers to be set only there.
     if threading.current_thread() is threading.main_thread():
-        raise_on_sigterm()
+        raise_on_end_signals()
     try:
         app(args=from_absl(sys.argv[1:]), prog_name="boxwright")
     except BoxwrightError as error:
@@ -91,18 +93,18 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has exited, as head does
         # Python flushes the output once more at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        # 128 plus the signal's number, as shells count: SIGPIPE here, SIGINT and SIGTERM below.
+        # 128 plus the signal's number, as shells count: SIGPIPE here, others below.
         sys.exit(141)
     except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        errors.print(f"error: {name}{error.strerror or error}", style="red", markup=False)
+        name = f"{shown(error.filename)}: " if isinstance(error.filename, str) else ""
+        errors.print(f"error: {name}{without_secrets(cause(error))}", style="red", markup=False)
         sys.exit(1)
-    except MemoryError:
-        errors.print("error: not enough memory", style="red", markup=False)
+    except MemoryError as error:
+        errors.print(f"error: {error if error.args else 'not enough memory'}", style="red", markup=False)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted")
         sys.exit(130)
-    except Terminated:
+    except Terminated as error:
         errors.print("terminated")
-        sys.exit(143)
+        sys.exit(128 + error.number)

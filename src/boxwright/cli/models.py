@@ -16,11 +16,27 @@ if TYPE_CHECKING:
     from boxwright.weights.published import PublishedWeights
 
 _ROUNDS = 5
+# What is listed first: every task and size has one, and detectors of recent years come before older ones.
+_FIRST = (
+    "d_fine_n_coco",
+    "d_fine_s_coco",
+    "d_fine_m_coco",
+    "d_fine_l_coco",
+    "d_fine_x_coco",
+    "ssd_hgnetv2_fpn_small",
+    "ssd_mobilenet_v2_fpnlite_320",
+    "efficientdet_d0",
+    "torchvision_maskrcnn_resnet50_fpn_coco",
+    "center_net_resnet50_v1_fpn_512_keypoints",
+)
 
 
 def models_command(
-    name: Annotated[str, typer.Argument(help="A preset, for its details; default: a table of all.")] = "",
+    name: Annotated[str, typer.Argument(help="A preset, for its details; default: a table of ten.")] = "",
     *,
+    all_presets: Annotated[
+        bool, typer.Option("--all", help="List all presets, not only the ten to begin with.")
+    ] = False,
     measure: Annotated[
         bool, typer.Option("--measure", help="Also time the inference of one image on this machine's CPU.")
     ] = False,
@@ -30,13 +46,17 @@ def models_command(
 
     Parameters and multiplications are counted, not measured. Weights are published by others, and fetched when they are used by name.
     """
+    from boxwright.base.errors import ConfigError
     from boxwright.cli.benchmarking.preset_costs import read_costs
     from boxwright.config.preset import preset_names, preset_path
 
     if name:
+        if all_presets:
+            raise ConfigError(f"--all lists every preset, and {name!r} is one: choose either")
         preset_path(name)
     costs = read_costs()
-    chosen = {preset: costs[preset] for preset in ([name] if name else preset_names())}
+    names = preset_names() if all_presets else _FIRST
+    chosen = {preset: costs[preset] for preset in ([name] if name else names)}
     measured = {preset: _milliseconds(preset) for preset in chosen} if measure else {}
     if as_json:
         rows = [_row(preset, cost, measured.get(preset)) for preset, cost in chosen.items()]
@@ -68,27 +88,38 @@ def _row(name: str, cost: PresetCost, milliseconds: float | None) -> dict[str, A
 
 def _list(chosen: dict[str, PresetCost], measured: dict[str, float]) -> None:
     """Print a table of at most 80 columns, with uncut names, for copying."""
+    from boxwright.config.preset import preset_names
     from boxwright.weights.published import published_for
 
     widest = max(len(name) for name in chosen)
     last = "ms here" if measured else "weights"
-    print(f"{'preset':{widest}}  {'input':>9}  {'params':>6}  {'GMAC':>6}  {last}")
+    print(f"{'preset':{widest}} {'input':>9} {'params':>6} {'GMAC':>5} {'AP':>4} {last}")
     for name, cost in chosen.items():
-        size, params = f"{cost.height}×{cost.width}", f"{cost.parameters / 1e6:.1f}M"
-        end = f"{measured[name]:7.0f}" if measured else ", ".join(_publishers(published_for(name))[:1]) or "-"
-        print(f"{name:{widest}}  {size:>9}  {params:>6}  {cost.macs / 1e9:>6.1f}  {end}")
+        params, macs = f"{cost.parameters / 1e6:.1f}M", cost.macs / 1e9
+        gmac = f"{macs:.0f}" if macs >= 1000 else f"{macs:.1f}"
+        published = published_for(name)
+        ap = next((f"{weights.coco_box_ap:.1f}" for weights in published if weights.coco_box_ap is not None), "-")
+        end = f"{measured[name]:7.0f}" if measured else ", ".join(_publishers(published)[:1]) or "-"
+        print(f"{name:{widest}} {_input_size(cost):>9} {params:>6} {gmac:>5} {ap:>4} {end}")
     print(
-        "\ninput: height×width of the network's input for a 480×640 image\n"
+        "\ninput: width×height of the network's input for a 640×480 image\n"
         "GMAC: 10⁹ multiply-accumulate operations per inference, counted; without a\n"
-        "mask head's, which depend on the number of detections"
+        "mask head's, which depend on the number of detections\n"
+        "AP: of boxes on COCO in percent, as the publisher of the weights states it"
     )
     if measured:
         print("ms here: median for one image on this machine's CPU, measured now, random weights")
     else:
         print("weights: their publisher; `boxwright models NAME` names them, and how to begin")
+    if len(chosen) < len(preset_names()):
+        print(f"{len(chosen)} of {len(preset_names())} presets; all: boxwright models --all")
 
 
-def _publishers(published: tuple[Any, ...]) -> list[str]:
+def _input_size(cost: PresetCost) -> str:
+    return f"{cost.width}×{cost.height}"
+
+
+def _publishers(published: tuple[PublishedWeights, ...]) -> list[str]:
     return list(dict.fromkeys(weights.publisher.split(" (")[0] for weights in published))
 
 
@@ -103,7 +134,7 @@ def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
     print(f"{name}\n\n" + "\n".join(line.strip() for line in about).strip())
     config = load_config(f"preset:{name}")
     train = config.train_config
-    print(f"\ninput       {cost.height}×{cost.width}, for a 480×640 image")
+    print(f"\ninput       {_input_size(cost)}, width×height, for a 640×480 image")
     print(f"parameters  {cost.parameters / 1e6:.2f} million")
     print(f"arithmetic  {cost.macs / 1e9:.2f} GMAC per inference")
     if milliseconds is not None:

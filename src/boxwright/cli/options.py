@@ -5,22 +5,28 @@ The checks are made before anything heavy is imported.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from boxwright.base.errors import DataError
+from boxwright.base.paths import refuse_source, require_path
 from boxwright.cli.console import print_json_only, print_problems_only
 
 
 def source_path(text: str) -> Path:
-    """Return a path, that of the fetched files for the name of published weights and for hf://USER/NAME."""
-    if os.path.exists(text):
+    """Return a path: of the files of the shipped detector or of published weights for a name, or for hf://USER/NAME."""
+    if not text.startswith("hf://"):
+        require_path(text)
+    # The demo's own folder has the name of the shipped detector.
+    if os.path.exists(text) and text != "demo":
         return Path(text)
     from boxwright.weights.find_weights import local_path
 
@@ -43,6 +49,7 @@ def require_data(source: str) -> None:
     """Raise a DataError if nothing matches a path or glob; `name@10` is left to the reader."""
     import glob
 
+    require_path(source, error=DataError)
     if "@" not in source and not os.path.isfile(source) and not os.path.isdir(source) and not glob.glob(source):
         raise DataError(f"no file matches {source!r}")
 
@@ -56,7 +63,8 @@ CheckpointOption = Annotated[
     Path,
     model_option(
         "A run's folder or checkpoint; an exported .onnx or .xml; TensorFlow's checkpoint, SavedModel, frozen graph "
-        "or zoo archive; a name of boxwright weights list; or hf://USER/NAME on Hugging Face's hub.",
+        "or zoo archive; a name of boxwright weights list; hf://USER/NAME on Hugging Face's hub; or "
+        "demo, the blood cell detector in the package.",
     ),
 ]
 
@@ -91,7 +99,8 @@ def with_quiet(command: Callable[..., None]) -> Callable[..., None]:
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with an option for each field of its settings, which are its dataclass parameters.
 
-    A field without help gets no option.
+    A field without help gets no option. An option or argument of a path refuses addresses and empty texts, and what is
+    written may not be a file that another one names.
     """
     own = inspect.signature(command, eval_str=True).parameters
     kinds: dict[str, Any] = {n: p.annotation for n, p in own.items() if dataclasses.is_dataclass(p.annotation)}
@@ -100,6 +109,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     }
 
     def run(**values: Any) -> None:
+        _refuse_sources(values)
         filled = {
             name: kinds[name](**{spec.name: _as_field(values.pop(spec.name), spec) for spec in specs})
             for name, specs in shown.items()
@@ -117,7 +127,11 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         for name, specs in shown.items()
         for spec in specs
     ]
-    explicit = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, p in own.items() if name not in shown]
+    explicit = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_checked_path(name, p.annotation))
+        for name, p in own.items()
+        if name not in shown
+    ]
     needed = [p for p in explicit if p.default is inspect.Parameter.empty]
     others = [p for p in explicit if p.default is not inspect.Parameter.empty]
     # Typer creates the command from these attributes.
@@ -134,7 +148,51 @@ def _option(spec: dataclasses.Field[Any], hint: Any) -> Any:
     # A switch that is on by default needs a name that turns it off.
     flags = meta["flags"] or (f"--{name}/--no_{name}" if spec.default is True else f"--{name}",)
     bounds = {"min": meta["least"], "max": meta["most"]}
-    return Annotated[kind, typer.Option(*flags, help=meta["help"], rich_help_panel=meta["panel"], **bounds)]
+    return _checked_path(
+        name, Annotated[kind, typer.Option(*flags, help=meta["help"], rich_help_panel=meta["panel"], **bounds)]
+    )
+
+
+def _checked_path(name: str, annotation: Any) -> Any:
+    """Return the annotation of an option or argument, with a parser that checks it where it is a path."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    kind, given, *rest = get_args(annotation)
+    plain = {kind, *get_args(kind), *itertools.chain.from_iterable(map(get_args, get_args(kind)))}
+    if Path not in plain or given.parser is not None:
+        return annotation
+    checked = copy.copy(given)
+    is_option = isinstance(given, typer.models.OptionInfo)
+    what = option_flag(given, name) if is_option else name
+    checked.parser = lambda text: require_path(text, what)
+    if is_option and checked.metavar is None:
+        checked.metavar = "PATH"
+    return Annotated[kind, checked, *rest]
+
+
+def option_flag(given: typer.models.OptionInfo, name: str) -> str:
+    """Return an option's flag for messages: the first that was given, else its parameter's name."""
+    # In an annotation, Typer takes the first flag for the default.
+    flags = [given.default, *(given.param_decls or ())]
+    return next((flag for flag in flags if isinstance(flag, str) and flag.startswith("--")), f"--{name}")
+
+
+# What commands write; all other options and arguments name what they read.
+OUTPUTS = ("out", "target", "sheet", "json_path", "triton", "report", "fix", "output_directory")
+
+
+def _refuse_sources(values: dict[str, Any]) -> None:
+    """Raise an OutputError if a file that a command is to write is one of those that it is to read."""
+    read = [
+        os.fspath(item)
+        for name, value in values.items()
+        if name not in OUTPUTS
+        for item in (value if isinstance(value, list | tuple) else [value])
+        if isinstance(item, str | Path) and os.path.isfile(item)
+    ]
+    for name in OUTPUTS:
+        if isinstance(values.get(name), str | Path):
+            refuse_source(values[name], read)
 
 
 def _as_field(value: Any, spec: dataclasses.Field[Any]) -> Any:

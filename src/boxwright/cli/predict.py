@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.cli.console import console, importing, print_json_only, suggest
+from boxwright.base.paths import require_path
+from boxwright.cli.console import console, errors, importing, print_json_only, suggest
 from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
 from boxwright.inference.settings import CollectionSettings, PredictionSettings
@@ -87,16 +88,18 @@ def predict_command(
     if out.rstrip("/").endswith(".parquet"):
         _predict_many(sources, model, out, many)
         return
+    require_path(out, "--out, unless it ends in .parquet")
     from boxwright.cli.progress import progress_bar
     from boxwright.inference.predict import predict
-    from boxwright.inference.sources import ArraySource, find_sources
+    from boxwright.inference.sources import ArraySource, find_sources, read_by_white_level, reconnecting
 
     # Before the model is opened, which takes seconds: a missing image is named at once.
-    opened = find_sources(sources)
+    opened = reconnecting(find_sources(sources)) if settings.reconnect else find_sources(sources)
     require_checkpoint(model_dir)
     _import_pytorch(model_dir)
     count = _count(opened, settings)
     detector = model.open()
+    opened = read_by_white_level(opened, detector.white_level)
     if detector.device:
         prepare_inference(tf32=model.settings.tf32)
     for source in opened:
@@ -109,6 +112,7 @@ def predict_command(
     if done.pictures == 0:
         raise DataError(f"{', '.join(sources)}: no image could be read")
     _print_predictions(done, out, settings)
+    _require_few(len(done.errors), len(opened), settings.max_errors)
     if is_export(model_dir):
         suggest("serve", model_dir)
     else:
@@ -125,6 +129,16 @@ def _print_predictions(done: PredictionCounts, out: str, settings: PredictionSet
         console.print(f"{done.times.skipped} images arrived faster than they could be processed, and were skipped")
     if settings.profile:
         _print_profile(done)
+    for line in done.errors:
+        errors.print(f"could not be read: {line}", style="yellow", markup=False)
+
+
+def _require_few(unreadable: int, total: int, most: float) -> None:
+    """Raise a DataError if a larger share of the files than `most` could not be read."""
+    if unreadable > most * total:
+        raise DataError(
+            f"{unreadable} of {total} files could not be read, more than --max_errors {most:g}; the others are done"
+        )
 
 
 def _import_pytorch(model_dir: Path) -> None:
@@ -197,8 +211,8 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
         parts = (part for unit in todo for part in run_unit(unit, job, opened))
     else:
         parts = (part for parts in spread(partial(worker, job), todo, many.workers) for part in parts)
-    _watch_parts(parts, len(todo))
-    _print_result(job, finished(job), many.max_errors)
+    _watch_parts(parts, len(todo), strict=model.settings.strict)
+    _print_result(job, finished(job), model.settings.max_errors)
 
 
 def _is_in_shard(number: int, shards: str) -> bool:
@@ -211,13 +225,16 @@ def _is_in_shard(number: int, shards: str) -> bool:
     return number % int(count) == int(share) - 1
 
 
-def _watch_parts(parts: Iterator[Part], units: int) -> None:
+def _watch_parts(parts: Iterator[Part], units: int, *, strict: bool) -> None:
+    """Show the progress; with `strict`, raise a DataError at the first part with an image that cannot be read."""
     from boxwright.cli.progress import progress_bar
 
     with progress_bar() as bar:
         task = bar.add_task("predict", total=units)
         start, images, seen = time.monotonic(), 0, set[str]()
         for part in parts:
+            if strict and part.errors:
+                raise DataError(f"{part.name}: {part.errors} images could not be read; column `error` says why")
             images += part.rows
             # part-000017-00003.parquet is of the unit before the last hyphen.
             seen.add(part.name[: part.name.rindex("-")])
@@ -226,9 +243,8 @@ def _watch_parts(parts: Iterator[Part], units: int) -> None:
 
 
 def _print_result(job: Job, parts: list[Part], most: float) -> None:
-    images, errors = sum(part.rows for part in parts), sum(part.errors for part in parts)
+    images, unreadable = sum(part.rows for part in parts), sum(part.errors for part in parts)
     console.print(f"{images} images in {len(parts)} Parquet files: {job.out}", markup=False)
-    if errors:
-        console.print(f"{errors} of them could not be read; column `error` says why", markup=False)
-    if errors > most * images:
-        raise DataError(f"{errors} of {images} images could not be read, more than --max_errors {most:g}")
+    if unreadable:
+        console.print(f"{unreadable} of them could not be read; column `error` says why", markup=False)
+    _require_few(unreadable, images, most)

@@ -1,6 +1,6 @@
-"""What a command sets for its whole process: how GPUs round and choose algorithms, what becomes of freed memory, SIGTERM.
+"""What a command sets for its process: how GPUs round and choose algorithms, what becomes of freed memory, signals.
 
-SIGTERM is raised as an exception, so that unfinished files are completed or removed, as on Ctrl-C. `main` says how
+Signals are raised as an exception, so that unfinished files are completed or removed, as on Ctrl-C. `main` says how
 threads wait before anything else. The library sets none of this: in Python, the process is the caller's
 (docs/python.md).
 """
@@ -13,6 +13,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from boxwright.base.signals import end_signals, leave_terminal, second_handler
 from boxwright.runtime.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -25,18 +26,26 @@ _AGAIN_S = 0.02
 
 
 class Terminated(BaseException):
-    """Raised on SIGTERM."""
+    """Raised on a signal that ends the program."""
+
+    def __init__(self, number: int) -> None:
+        """Take the signal's number."""
+        super().__init__(number)
+        self.number = number
 
 
-def raise_on_sigterm() -> None:
-    """Make SIGTERM raise `Terminated` in the main thread; a second one ends the process at once."""
-    signal.signal(signal.SIGTERM, _terminate)
+def raise_on_end_signals() -> None:
+    """Make the signals of `end_signals` raise `Terminated` in the main thread; a second one ends the process."""
+    for number in end_signals():
+        signal.signal(number, _terminate)
     sys.unraisablehook = _unraisable
 
 
 def _terminate(number: int, _: object) -> None:
-    signal.signal(number, signal.SIG_DFL)
-    raise Terminated
+    leave_terminal(number)
+    for ending in end_signals():
+        signal.signal(ending, second_handler(ending, signal.SIG_DFL))
+    raise Terminated(number)
 
 
 def _unraisable(lost: Any) -> None:
@@ -45,8 +54,8 @@ def _unraisable(lost: Any) -> None:
         sys.__unraisablehook__(lost)
         return
     number = signal.SIGINT
-    if issubclass(lost.exc_type, Terminated):
-        number = signal.SIGTERM
+    if isinstance(lost.exc_value, Terminated):
+        number = signal.Signals(lost.exc_value.number)
         signal.signal(number, _terminate)
     # Later, from another thread: sent at once it would be lost like the first.
     again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))

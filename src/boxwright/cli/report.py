@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.paths import refuse_foreign_page
 from boxwright.cli.console import console, show_progress
 from boxwright.report.settings import ReportSettings
 
@@ -64,6 +65,7 @@ def print_report(source: Source, folder: Path, settings: ReportSettings) -> None
     """Write a report and print where it is."""
     from boxwright.report.write import write_report
 
+    refuse_foreign_page(folder)
     if source.problem:
         console.print(f"no pictures: {source.problem}", markup=False)
     index = write_report(source, folder, settings, show_progress)

@@ -55,7 +55,7 @@ def serve_command(
         raise ConfigError(f"--thresholds {settings.thresholds}: a report's thresholds are of one model; serve it alone")
     names = list(name or name_models(models))
     _check_names(names, len(models))
-    access = Access(_key(api_key_file), certfile, keyfile)
+    access = Access(read_api_key(api_key_file), certfile, keyfile)
     _check_certificate(certfile, keyfile)
 
     def announce(where: str) -> None:
@@ -108,7 +108,8 @@ def _read(option: str, path: Path) -> bytes:
         raise ConfigError(f"{option} {path}: {error.strerror}") from None
 
 
-def _key(path: Path | None) -> str:
+def read_api_key(path: Path | None) -> str:
+    """Return the first line of a file; empty without a file."""
     if path is None:
         return ""
     try:

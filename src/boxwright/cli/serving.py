@@ -1,4 +1,4 @@
-"""Running the server for `boxwright serve` and `boxwright ui`."""
+"""Running the server for `boxwright serve`, `boxwright ui` and `boxwright monitor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from boxwright.base.errors import ConfigError, DataError, ExportError
 from boxwright.base.files import is_file
@@ -17,6 +17,9 @@ from boxwright.cli.console import console
 from boxwright.inference.serving.settings import SamplePicture, ServerSettings
 from boxwright.runtime.devices import runtime_for_device
 from boxwright.runtime.formats import EXPORT_FORMATS, is_export
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 _NAME = "detector"
 _ODD = re.compile(r"[^\w.-]+")
@@ -54,16 +57,11 @@ def run_server(
         announce: Called with the server's address once clients may connect.
     """
     from boxwright.runtime.allocator import share_arenas
-    from boxwright.runtime.optional import require_library
 
-    for library in ("fastapi", "uvicorn", "orjson", "prometheus_client"):
-        require_library(library, "serve")
-    import uvicorn
-
+    require_server()
     from boxwright.inference.serving.app import make_app
     from boxwright.inference.serving.guard import Counters
     from boxwright.inference.serving.model import ServedModel
-    from boxwright.inference.serving.server import Server
     from boxwright.weights import exports
 
     counters = Counters()
@@ -79,6 +77,37 @@ def run_server(
             for name, path in files.items()
         ]
     app = make_app(served, settings, counters, api_key=access.api_key, watch=watch, samples=samples)
+    run_app(app, settings, access, announce, lambda: console.print(counters.summary(), markup=False))
+
+
+def require_server() -> None:
+    """Raise an ExportError that says what to install, if a library of the server is missing."""
+    from boxwright.runtime.optional import require_library
+
+    for library in ("fastapi", "uvicorn", "orjson", "prometheus_client"):
+        require_library(library, "serve")
+
+
+def run_app(
+    app: FastAPI,
+    settings: ServerSettings,
+    access: Access,
+    announce: Callable[[str], Any],
+    ended: Callable[[], Any] = lambda: None,
+) -> None:
+    """Serve an application until the process is stopped.
+
+    Args:
+        announce: As of `run_server`.
+        ended: Called once every request is answered.
+
+    Raises:
+        ConfigError: If the address cannot be listened on.
+    """
+    import uvicorn
+
+    from boxwright.inference.serving.server import Server
+
     config = uvicorn.Config(
         app,
         # Connections extend this protocol; uvicorn would choose httptools where it is installed.
@@ -97,7 +126,7 @@ def run_server(
     config.load()
     sockets = [listening_socket(settings.host, settings.port)]
     sockets[0].listen(config.backlog)  # clients may connect as soon as the address is printed
-    server = Server(config, settings, lambda: console.print(counters.summary(), markup=False))
+    server = Server(config, settings, ended)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     announce(f"{'https' if access.certfile else 'http'}://{host}:{sockets[0].getsockname()[1]}")
     server.run(sockets=sockets)

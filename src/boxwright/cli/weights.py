@@ -13,7 +13,7 @@ from boxwright.base.errors import CheckpointError, ConfigError
 from boxwright.base.files import is_file
 from boxwright.cli.console import console, print_json, suggest
 from boxwright.cli.help import CONTEXT, PlainCommand, PlainGroup
-from boxwright.cli.options import JsonOption, QuietOption
+from boxwright.cli.options import JsonOption, QuietOption, with_settings
 
 if TYPE_CHECKING:
     from boxwright.weights.published import PublishedWeights
@@ -34,6 +34,7 @@ Cache = Annotated[
 
 
 @app.command("list", cls=PlainCommand)
+@with_settings
 def list_command(
     words: Annotated[list[str] | None, typer.Argument(help="Only names, publishers and data with these words.")] = None,
     *,
@@ -102,6 +103,7 @@ def _named(name: str) -> PublishedWeights:
 
 
 @app.command("info", cls=PlainCommand)
+@with_settings
 def info_command(name: Name, *, as_json: JsonOption = False, cache: Cache = None) -> None:
     """Say everything that is known of published weights: file, digest, license, data, terms, and what to type."""
     from boxwright.weights.fetch import cached_published
@@ -152,6 +154,7 @@ def _facts(weights: PublishedWeights) -> dict[str, str]:
 
 
 @app.command("fetch", cls=PlainCommand)
+@with_settings
 def fetch_command(
     name: Name,
     *,
@@ -169,6 +172,7 @@ def fetch_command(
 
 
 @app.command("verify", cls=PlainCommand)
+@with_settings
 def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights, wherever it came from.")]) -> None:
     """Say which published weights a file is, by its SHA-256; exit with 1 if it is none of them or cannot be checked."""
     from boxwright.weights.digest_records import compute_record
@@ -198,6 +202,7 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights,
 
 
 @app.command("where", cls=PlainCommand)
+@with_settings
 def where_command(*, as_json: JsonOption = False, cache: Cache = None) -> None:
     """Print the cache's folder and the files in it."""
     from boxwright.weights.fetch import cached_published, weights_cache

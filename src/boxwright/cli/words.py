@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,9 @@ class FieldOptions:
     """Options that other trainers have for fields of a configuration; applied after `--set`."""
 
     epochs: float | None = setting(None, "Passes over the training data; sets train_config.num_steps.", _PANEL, 0)
+    stretch_schedule: bool = setting(
+        False, "End the learning rate's decay, and all that counts steps, with the run, also as you set it.", _PANEL
+    )
     minutes: float | None = setting(
         None, "With DATA: train for about this long on this machine; steps are timed first.", _PANEL, 0
     )
@@ -55,7 +57,7 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldOptions) -> list[st
         ConfigError: If the configuration has no field for an option; it names the right one.
     """
     from boxwright.pipeline.overrides import apply_override
-    from boxwright.pipeline.run_length import set_num_steps
+    from boxwright.pipeline.run_length import schedule_mismatch, set_num_steps, stretch_schedule
 
     notes: list[str] = []
     changes: list[str] = []
@@ -70,9 +72,12 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldOptions) -> list[st
     if words.epochs is not None:  # last: it depends on the batch size
         steps, line = _steps(config, words.epochs)
         # There is a train_config, or that raised.
-        fitted = set_num_steps(config.train_config, steps)  # type: ignore[arg-type]
-        notes += [line, *([fitted] if fitted else []), *_schedule_mismatch(config, steps)]
-    return notes
+        notes += [line, set_num_steps(config.train_config, steps)]  # type: ignore[arg-type]
+    if config.train_config is not None and words.stretch_schedule:
+        notes.append(stretch_schedule(config.train_config))
+    elif config.train_config is not None and words.epochs is not None:
+        notes.append(schedule_mismatch(config.train_config))
+    return [note for note in notes if note]
 
 
 def batch_override(words: FieldOptions) -> list[str]:
@@ -105,16 +110,6 @@ def _schedule(config: TrainEvalPipelineConfig) -> tuple[str, str, Any] | None:
     if schedule is None:
         return None
     return f"train_config.optimizer.{kind}.learning_rate.{schedule}", schedule, getattr(rate, schedule)
-
-
-def _schedule_mismatch(config: TrainEvalPipelineConfig, steps: int) -> Iterator[str]:
-    located = _schedule(config)
-    if located is None or located[1] != "cosine_decay_learning_rate" or located[2].total_steps == steps:
-        return
-    yield (
-        f"the learning rate ends at step {located[2].total_steps}; to end it with the run: "
-        f"--set {located[0]}.total_steps={steps}"
-    )
 
 
 # Each schedule's base field, and the fields that keep their ratio to it.
@@ -259,7 +254,8 @@ OTHER_NAMES: dict[str, dict[str, str]] = {
         "score_threshold": _THRESHOLD,
         "iou": _OVERLAP,
         "batch": "--batch_size, if --out ends in .parquet; otherwise images are processed singly",
-        "save_txt": "--csv or --coco",
+        "save_crop": "--save_crops",
+        "class": "--classes",
         "output": "--out",
         "project": "--out",
         "name": "--out",

@@ -22,7 +22,8 @@ from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedInput, VisitError
 
 from boxwright.base.errors import ConfigError
-from boxwright.base.files import cause, shown
+from boxwright.base.files import cause, read_bytes, shown
+from boxwright.base.yaml_text import compose_yaml
 from boxwright.config.field import Field, Interval
 from boxwright.config.interpret import interpret
 from boxwright.config.message import Message
@@ -121,7 +122,7 @@ def load_message(path: str | Path, message: type[M]) -> M:
     """
     path = Path(path)
     try:
-        text = _decoded(path.read_bytes())
+        text = _decoded(read_bytes(path))
     except FileNotFoundError:
         raise ConfigError(f"{shown(path)}: no such file") from None
     except IsADirectoryError:
@@ -190,7 +191,7 @@ _Dumper.add_representer(
 def _parse_yaml(text: str, file: str) -> Value:
     start = Location(file, 1, 1)
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = compose_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = Location(file, mark.line + 1, mark.column + 1) if mark else start

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from boxwright.base.errors import DataError, OutputError
-from boxwright.base.files import BoundedFile, cache_folder, cause, is_file, is_folder, make_folder, shown
+from boxwright.base.files import BoundedFile, cache_folder, cause, is_file, is_folder, make_folder, open_regular, shown
 from boxwright.base.limits import DATA_BYTES, DATA_FILES
 
 _FOLDER = "data"
@@ -89,7 +89,7 @@ _MAC_FOLDER, _MAC_PREFIX = "__MACOSX", "._"
 _DRIVE = re.compile(r"[A-Za-z]:")
 _CHUNK = 1 << 20
 _LONGEST_LINK = 4096
-_COMPRESSED: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+_COMPRESSED: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 # A link that leads to itself is followed until Python's stack ends.
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -164,7 +164,7 @@ class _Unpacking:
         free = shutil.disk_usage(self.folder).free
         if size > free:
             raise OutputError(
-                f"{shown(self.folder)}: no room for {size:,} bytes of {self.path.name}: {free:,} are free"
+                f"{shown(self.folder.parent)}: no room for {size:,} bytes of {self.path.name}: {free:,} are free"
             )
 
     def write(self, member: IO[bytes], name: str) -> None:
@@ -172,7 +172,7 @@ class _Unpacking:
         place = self.target_path(name)
         if place is None:
             return
-        with _writing(place):
+        with self._writing(name):
             place.parent.mkdir(parents=True, exist_ok=True)
             file = place.open("wb")
         with file:
@@ -181,10 +181,23 @@ class _Unpacking:
                 # What was written counts, as a header may state less.
                 if problem := DATA_BYTES.exceeded(self.size):
                     raise DataError(f"{shown(self.path)}: {problem}")
-                with _writing(place):
+                with self._writing(name):
                     file.write(chunk)
-            with _writing(place):
+            with self._writing(name):
                 file.flush()
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """Name the archive and the member in errors, not the temporary folder."""
+        try:
+            yield
+        except (FileExistsError, IsADirectoryError, NotADirectoryError):
+            raise DataError(f"{shown(self.path)}: it has a file and a folder named {shown(name, 100)!r}") from None
+        except (OSError, ValueError) as error:
+            where = shown(self.folder.parent)
+            raise OutputError(
+                f"{shown(self.path)}: {shown(name, 100)!r} could not be written in {where}: {cause(error)}"
+            ) from None
 
     def link(self, name: str, target: str) -> None:
         """Note a link to be made later."""
@@ -200,7 +213,7 @@ class _Unpacking:
             aim = os.path.realpath(os.path.join(parent, target))
             if posixpath.isabs(target) or not (_within(parent, root) and _within(aim, root)):
                 raise DataError(f"{shown(self.path)}: the link {shown(name, 100)!r} leads outside its folder")
-            with _writing(place):
+            with self._writing(name):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.symlink_to(target)
         # A later link may change where an earlier one leads.
@@ -211,16 +224,6 @@ class _Unpacking:
 
 def _within(path: str, root: str) -> bool:
     return os.path.commonpath([path, root]) == root
-
-
-@contextmanager
-def _writing(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except (FileExistsError, IsADirectoryError, NotADirectoryError):
-        raise DataError(f"{shown(place)}: the archive has a file and a folder of this name") from None
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{shown(place)}: could not be written: {cause(error)}") from None
 
 
 @contextmanager
@@ -235,7 +238,7 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 
 def _unpack_zip(path: Path, unpacking: _Unpacking) -> None:
-    with zipfile.ZipFile(path) as archive:
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         unpacking.expect(sum(member.file_size for member in members))
         for member in members:
@@ -253,12 +256,22 @@ def _unpack_zip(path: Path, unpacking: _Unpacking) -> None:
                     unpacking.write(content, member.filename)
 
 
+@contextmanager
+def _decompressed(file: BinaryIO) -> Iterator[IO[bytes]]:
+    opening = _COMPRESSED.get(file.read(2))
+    file.seek(0)
+    if opening is None:
+        yield file
+        return
+    with opening(file) as whole:
+        yield whole
+
+
 def _unpack_tar(path: Path, unpacking: _Unpacking) -> None:
-    with path.open("rb") as file:
-        opening = _COMPRESSED.get(file.read(2))
     # tarfile's own choice reads headers of any size.
     with (
-        path.open("rb") if opening is None else opening(path) as whole,
+        open_regular(path) as file,
+        _decompressed(file) as whole,
         tarfile.open(fileobj=BoundedFile(whole), mode="r:") as archive,  # type: ignore[call-overload]
     ):
         for member in archive:

@@ -37,6 +37,7 @@ from boxwright.data.picture_files import picture_format
 from boxwright.data.tf_example import ATTRIBUTE
 from boxwright.data.tfrecord import write_records_to
 from boxwright.data.voc import write_voc_annotation
+from boxwright.data.yolo_yaml import read_data_yaml
 from boxwright.types import Categories, Sample
 
 
@@ -64,8 +65,8 @@ def write_yolo_yaml(path: Path, split: str, names: Sequence[str]) -> Iterator[No
     Raises:
         DataError: If the file exists with other classes.
     """
-    existing = yaml.safe_load(read_file(path)) if is_file(path) else {}
-    if not isinstance(existing, dict) or existing.get("names", list(names)) != list(names):
+    existing = read_data_yaml(path) if is_file(path) else {}
+    if existing.get("names", list(names)) != list(names):
         raise DataError(f"{path} already exists and has other classes; write to another folder")
     yield
     lists = {name: existing[name] for name in ("train", "val", "test") if name in existing} | {split: f"images/{split}"}

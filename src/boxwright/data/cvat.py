@@ -18,6 +18,7 @@ import numpy as np
 from boxwright.base.errors import DataError
 from boxwright.base.files import shown
 from boxwright.base.limits import IMAGE_PIXELS
+from boxwright.base.text import to_number
 from boxwright.data.reading import read_xml
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points, box_around_rectangle
 from boxwright.nn.ops.pasted_masks import encode_window
@@ -108,7 +109,7 @@ def _box(shape: ET.Element, where: str) -> Box:
 def _points(shape: ET.Element, where: str) -> list[float]:
     text = shape.get("points", "")
     try:
-        points = [float(value) for pair in text.split(";") for value in pair.split(",", 1)]
+        points = [to_number(value) for pair in text.split(";") for value in pair.split(",", 1)]
     except ValueError:
         points = []
     if len(points) < 6 or len(points) % 2 or not all(map(math.isfinite, points)):
@@ -135,7 +136,7 @@ def _mask(shape: ET.Element, size: tuple[int, int], where: str) -> tuple[Box, An
 def _number(element: ET.Element, name: str, where: str, default: str = "") -> float:
     text = element.get(name, default)
     try:
-        value = float(text)
+        value = to_number(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import copy
+from typing import Any, Protocol, cast, runtime_checkable
 
 from boxwright.types import Categories, Sample
 
@@ -45,6 +46,26 @@ class MultiSourceDataset(Protocol):
     def source_sizes(self) -> tuple[int, ...]:
         """The number of samples of each source."""
         ...
+
+
+@runtime_checkable
+class ScaledDataset(Protocol):
+    """A data set whose images may be of floats, or of more than 8 bits.
+
+    Attributes:
+        white_level: The value that is white in such images; 0 if none is stated.
+    """
+
+    white_level: float
+
+
+def with_white_level(dataset: Dataset, level: float) -> Dataset:
+    """Return a data set that reads images by a white level; the same one if it has it, or its images have no other."""
+    if not isinstance(dataset, ScaledDataset) or dataset.white_level == level:
+        return dataset
+    scaled: Any = copy.copy(dataset)
+    scaled.white_level = level
+    return cast(Dataset, scaled)
 
 
 def source_sizes(dataset: Dataset) -> tuple[int, ...]:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
+from boxwright.base.files import is_file, is_folder, open_regular, read_file, refuse_unfinished, shown
+from boxwright.base.text import is_count, to_number
 from boxwright.data.picture_dataset import LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import Notices, checked_sample, finite_number, numbered_lines
@@ -43,10 +44,10 @@ def is_fddb(path: str | Path) -> bool:
     first = next(iter(_lists(Path(path))), None)
     if first is None or first.suffix != ".txt":
         return False
-    with first.open("rb") as file:
+    with open_regular(first) as file:
         text = file.read(_FIRST_BYTES).decode("utf-8-sig", "replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return len(lines) > 1 and _NAME.match(lines[0]) is not None and lines[1].isdigit()
+    return len(lines) > 1 and _NAME.match(lines[0]) is not None and is_count(lines[1])
 
 
 def ellipse_boxes(ellipses: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -142,7 +143,7 @@ def _images(path: Path) -> Iterator[_Image]:
     while place < len(lines):
         number, name = lines[place]
         where = f"{shown(path)}: line {number}"
-        if place + 1 >= len(lines) or not lines[place + 1][1].isdigit():
+        if place + 1 >= len(lines) or not is_count(lines[place + 1][1]):
             raise DataError(f"{where}: expected an image's name, and a count of faces on the next line")
         count = int(lines[place + 1][1])
         rows = lines[place + 2 : place + 2 + count]
@@ -158,7 +159,7 @@ def _ellipse(line: str, where: str) -> list[float]:
     if len(texts) < _ELLIPSE:
         raise DataError(f"{where}: expected {_ELLIPSE} numbers of an ellipse, found {len(texts)}")
     try:
-        values = [finite_number(float(text), where) for text in texts[:_ELLIPSE]]
+        values = [finite_number(to_number(text), where) for text in texts[:_ELLIPSE]]
     except ValueError:
         raise DataError(f"{where}: expected numbers, found {line[:60]!r}") from None
     if values[0] < 0 or values[1] < 0:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.data.augmentation.functional.compose import covered
-from boxwright.data.dataset import Dataset
+from boxwright.data.dataset import Dataset, with_white_level
 from boxwright.types import Categories, Sample
 
 _GRAY = 114  # as of padding
@@ -156,6 +156,15 @@ class HiddenRegionsDataset:
     def categories(self) -> Categories:
         """The classes."""
         return self.whole.categories
+
+    @property
+    def white_level(self) -> float:
+        """The value that is white in images that are not of 8 bits, of data that have one; else an AttributeError."""
+        return self.whole.white_level  # type: ignore[attr-defined, no-any-return]  # as said
+
+    @white_level.setter
+    def white_level(self, level: float) -> None:
+        self.whole = with_white_level(self.whole, level)
 
     def __len__(self) -> int:
         return len(self.whole)

@@ -6,7 +6,7 @@
 | palette                         | its colors; transparency is dropped                |
 | RGBA, LA                        | RGB, gray; the alpha channel is dropped, not blended |
 | CMYK, YCbCr, Lab                | RGB                                                 |
-| 16 bits, 32 bits a channel      | the upper 8 of 16 bits                              |
+| more than 8 bits, or floats     | by what is white in the data; else the upper 8 of 16 |
 | an EXIF orientation             | see `decode_image`                                  |
 | several frames (GIF, TIFF, MPO) | the first                                           |
 
@@ -25,8 +25,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
+import cv2
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
@@ -34,10 +35,11 @@ from PIL import Image, UnidentifiedImageError
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from boxwright.base.errors import DataError
+from boxwright.base.errors import DataError, first_line, is_shortage
 from boxwright.base.files import read_file, reading_file
 from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.picture_files import picture_format
+from boxwright.types.pixels import LARGEST, WIDE_MODES, ValueRange, read_pil, to_levels
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -125,11 +127,17 @@ def _unpacked(unpacker: zlib._Decompress, body: memoryview, wanted: int) -> int:
 # An allowlist: some of Pillow's formats start other programs (EPS) or are unmaintained. JPEG includes MPO.
 _AVIF = ("AVIF",) if find_spec("PIL.AvifImagePlugin") else ()
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM", *_AVIF)
-SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+# White of integers where nothing else is stated: TensorFlow keeps the upper 8 of 16 bits.
+_SIXTEEN_BITS = 65535.0
 
 
 def decode_image(
-    data: bytes, where: str, *, upright: bool = False, declared: tuple[int, int] | None = None
+    data: bytes,
+    where: str,
+    *,
+    upright: bool = False,
+    declared: tuple[int, int] | None = None,
+    white_level: float = 0.0,
 ) -> NDArray[np.uint8]:
     """Decode an image file, uint8 [H, W, 3].
 
@@ -151,7 +159,7 @@ def decode_image(
         if image.format == "PNG":
             check_png(data)
         if pixels is None:
-            pixels = to_rgb(image)
+            pixels = _to_rgb(image, data, where, white_level)
             if orientation != _orientation(image):
                 # Pillow turns TIFF upright when it reads the pixels, and then removes the orientation.
                 turn = 1 if turn == orientation else _BACK.get(orientation, orientation)
@@ -193,10 +201,14 @@ def _open_image_file(file: BinaryIO, where: str) -> Iterator[Image.Image]:
         raise DataError(f"{where}: {what}") from None
     except DataError:
         raise
-    except Image.DecompressionBombError as error:
-        raise DataError(f"{where}: {error} {IMAGE_PIXELS.variable} raises that limit too") from None
-    except Exception as error:  # noqa: BLE001  # Pillow's plugins raise all kinds of exceptions
-        raise DataError(f"{where}: the image cannot be decoded: {error or type(error).__name__}") from None
+    except Image.DecompressionBombError:
+        # Its own limit is above ours for all sizes that are known before this.
+        problem = f"more than the {IMAGE_PIXELS.value:,} {IMAGE_PIXELS.what} allowed"
+        raise DataError(f"{where}: {problem} ({IMAGE_PIXELS.variable} raises that)") from None
+    except Exception as error:  # Pillow's plugins raise all kinds of exceptions
+        if is_shortage(error):
+            raise MemoryError(f"{where}: not enough memory to decode the image") from error
+        raise DataError(f"{where}: the image cannot be decoded: {first_line(error)}") from None
 
 
 def _raise_pillow_limit(pixels: int) -> None:
@@ -311,22 +323,94 @@ def upright_by_size(stored: tuple[int, int], orientation: int, declared: tuple[i
     return {stored: False, stored[::-1]: True}.get(declared)
 
 
-def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
-    """Return an opened image's pixels, uint8 [H, W, 3]; the upper 8 of 16 bits."""
-    if image.mode in SIXTEEN_BITS:
-        gray = (np.asarray(image).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
-        return np.repeat(gray[..., None], 3, axis=2)
-    if image.mode in ("P", "PA", "LA", "RGBA", "La", "RGBa"):
-        image = image.convert("RGBA")
-        return np.ascontiguousarray(np.asarray(image)[..., :3])
-    return np.array(image.convert("RGB"))
+def to_rgb(
+    image: Image.Image, white_level: float = 0.0, where: str = "the image", *, upright: bool = False
+) -> NDArray[np.uint8]:
+    """Return an opened image's pixels, uint8 [H, W, 3], as stored or upright; `white_level` as for `decode_image`."""
+    pixels = to_levels(read_pil(image, upright=upright), white_level, where, wide=_SIXTEEN_BITS)
+    return np.repeat(pixels[..., None], 3, axis=2) if pixels.ndim == 2 else pixels
+
+
+def _to_rgb(image: Image.Image, data: bytes, where: str, white_level: float) -> NDArray[np.uint8]:
+    # Pillow reads colors of 16 bits by their upper 8, which is right for their own white alone.
+    if white_level not in (0.0, 1.0, _SIXTEEN_BITS) and (colors := _deep_colors(image, data)) is not None:
+        return to_levels(colors, white_level, where, wide=_SIXTEEN_BITS)
+    return to_rgb(image, white_level, where)
+
+
+_BITS, _MOST_SAMPLE = 258, 281  # TIFF's tags
+
+
+def _deep_colors(image: Image.Image, data: bytes) -> NDArray[Any] | None:
+    """Return the values of an image of several channels of more than 8 bits, [H, W, 3]; None for any other."""
+    if image.mode in WIDE_MODES or _bits(image, data) <= 8:
+        return None
+    values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR_RGB)
+    if values is None:
+        raise ValueError("its colors of more than 8 bits cannot be read")
+    return np.asarray(values)
+
+
+def _bits(image: Image.Image, data: bytes) -> int:
+    """Return the bits of a channel, as the file says."""
+    if image.format == "PNG":
+        return data[24]  # of IHDR, which comes first
+    if isinstance(image, TiffImageFile):
+        bits = image.tag_v2.get(_BITS, (8,))
+        return max(bits) if isinstance(bits, tuple) else int(bits)
+    return 8
+
+
+def measure_depth(data: bytes, where: str) -> ValueRange | None:
+    """Return the range of an image file's values if it has more than 8 bits; None for others, most of them unopened.
+
+    Raises:
+        DataError: As for `decode_image`.
+    """
+    is_png = data.startswith(_SIGNATURE)
+    if (is_png and data[24:25] < b"\x10") or not (is_png or data.startswith((b"II", b"MM", b"P5", b"P6"))):
+        return None
+    with _open_image(data, where) as image:
+        values = np.asarray(image) if image.mode in WIDE_MODES else _deep_colors(image, data)
+        return None if values is None else ValueRange.measure(values, _stated_white(image))
+
+
+# Of 16 bits, this is a sixteenth.
+_DARK = 4095
+
+
+def explain_darkness(data: bytes, where: str) -> str:
+    """Return a line about an image file that is nearly black if read by the upper 8 of 16 bits; else nothing."""
+    try:
+        values = measure_depth(data, where)
+    except DataError:  # raised where the image is read
+        return ""
+    if values is None or values.kind != "integers" or not 0 < values.largest <= _DARK:
+        return ""
+    return (
+        f"{where}: its values, of 16 bits, are at most {values.largest:,.0f}: it is nearly black by the upper 8 bits; "
+        "state what is white, 4095 for 12 bits: scale=4095 in Python, --white_level 4095 for a command"
+    )
+
+
+def _stated_white(image: Image.Image) -> float:
+    """Return the white level that a TIFF states by its bits or its largest value; 0 if it does not."""
+    if not isinstance(image, TiffImageFile) or image.mode == "F":
+        return 0.0
+    bits = image.tag_v2.get(_BITS, (8,))
+    depth = max(bits) if isinstance(bits, tuple) else int(bits)
+    most = image.tag_v2.get(_MOST_SAMPLE, 0)
+    most = max(most) if isinstance(most, tuple) else most
+    if depth not in (8, 16, 32):
+        return float(2**depth - 1)
+    return float(most) if isinstance(most, int) and LARGEST < most < _SIXTEEN_BITS else 0.0
 
 
 def read_image(
-    path: str | Path, *, upright: bool = False, declared: tuple[int, int] | None = None
+    path: str | Path, *, upright: bool = False, declared: tuple[int, int] | None = None, white_level: float = 0.0
 ) -> NDArray[np.uint8]:
     """Read and decode an image file, as `decode_image`."""
-    return decode_image(read_file(path), str(path), upright=upright, declared=declared)
+    return decode_image(read_file(path), str(path), upright=upright, declared=declared, white_level=white_level)
 
 
 def encode_picture(image: NDArray[np.uint8], suffix: str) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import read_file
-from boxwright.data.dataset import Dataset
+from boxwright.data.dataset import Dataset, with_white_level
 from boxwright.types import Categories, Sample
 
 
@@ -47,6 +47,15 @@ class ListedDataset:
                 "split: split them again with boxwright init"
             )
         self.name = f"{dataset.name} ({self.path.name})"
+
+    @property
+    def white_level(self) -> float:
+        """The value that is white in images that are not of 8 bits, of data that have one; else an AttributeError."""
+        return self._dataset.white_level  # type: ignore[attr-defined, no-any-return]  # as said
+
+    @white_level.setter
+    def white_level(self, level: float) -> None:
+        self._dataset = with_white_level(self._dataset, level)
 
     @property
     def whole(self) -> Dataset:

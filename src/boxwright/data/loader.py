@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.util
 import os
-import shutil
 import signal
 import tempfile
 import threading
@@ -20,10 +19,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from pickle import UnpicklingError
+from pickle import PicklingError, UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -33,20 +31,28 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from boxwright.base.distributed import ALONE, Processes
 from boxwright.base.errors import BoxwrightError, DataError, TrainingError, first_line
+from boxwright.base.signals import end_signals
+from boxwright.base.worker_pools import exit_while_importing
 from boxwright.data.augmentation.transform import Chain, Stages
 from boxwright.data.batch import Batch, DrawnSizes, Resizer, collate, to_input
 from boxwright.data.dataset import Dataset, source_sizes
 from boxwright.data.image_io import image_size
 from boxwright.data.order import Key, SamplePosition, StreamSettings, sample_keys
 from boxwright.data.reading import reading
+from boxwright.data.worker_errors import (
+    dead_worker_error,
+    describe_death,
+    no_shared_memory,
+    start_error,
+    stuck_workers_error,
+    unusable_shared_memory,
+)
 from boxwright.data.worker_folder import make_worker_folder, remove_worker_folder
 from boxwright.types import Sample
 
 # More bad samples than this in a row mean that the data set as a whole is bad.
 _MOST_BAD_IN_A_ROW = 100
 _POLL_SECONDS = 1
-_DEATH_SECONDS = 20.0
-_SHARED_MEMORY = "/dev/shm"  # on Linux
 
 
 class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
@@ -109,15 +115,20 @@ def _start_method() -> str:
 
 
 class _Collate:
-    """Collates examples into batches, or returns an error among them; counts batches over all workers."""
+    """Collates examples into batches, or returns an error among them; counts batches over all workers, if any."""
 
-    def __init__(self) -> None:
-        self.made = multiprocessing.get_context(_start_method()).Value("Q", 0)
+    def __init__(self, workers: int) -> None:
+        # Counting takes a semaphore, which needs shared memory; without workers a run needs none.
+        try:
+            self.made = multiprocessing.get_context(_start_method()).Value("Q", 0) if workers else None
+        except OSError as error:
+            raise unusable_shared_memory(error) from None
 
     def __call__(self, examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
         batch = self._collated(examples)
-        with self.made:
-            self.made.value += 1
+        if self.made is not None:
+            with self.made:
+                self.made.value += 1
         return batch
 
     def _collated(self, examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
@@ -131,28 +142,17 @@ class _Collate:
             # torch would do this in a thread that swallows errors: the batch would never arrive.
             return batch.share_memory()
         except (RuntimeError, OSError) as problem:
-            return _no_shared_memory(first_line(problem))
-
-
-def _no_shared_memory(problem: str) -> TrainingError:
-    room = ""
-    with suppress(OSError):
-        usage = shutil.disk_usage(_SHARED_MEMORY)
-        room = f": {usage.free / 2**20:.0f} of {usage.total / 2**20:.0f} MiB of {_SHARED_MEMORY} are free"
-    return TrainingError(
-        f"shared memory, through which workers pass batches, is full{room}; enlarge it (docker run --shm-size=8g), "
-        f"or use fewer workers, or none ({problem})"
-    )
+            return no_shared_memory(first_line(problem))
 
 
 def _begin_worker(folder: str, _: int) -> None:
     """Make a worker ignore signals and exit with its parent; its sockets are in `folder`.
 
-    Ctrl-C reaches all processes of a terminal, torchrun's SIGTERM a whole process group; the parent saves first.
+    Ctrl-C and SIGHUP reach all processes of a terminal, torchrun's SIGTERM a whole group; the parent saves first.
     """
     tempfile.tempdir = folder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, *end_signals()):
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
@@ -205,7 +205,7 @@ class BatchStream:
     def ready(self) -> int:
         """How many finished batches are waiting in the workers' queues; always 0 without workers."""
         made = self._loader.collate_fn
-        return made.made.value - self._taken if isinstance(made, _Collate) and self._loader.num_workers else 0
+        return made.made.value - self._taken if isinstance(made, _Collate) and made.made is not None else 0
 
     @property
     def most_ready(self) -> int:
@@ -223,6 +223,8 @@ class BatchStream:
 
     def polled(self) -> Generator[Any]:
         """Yield batches as `__iter__`, and None for each second without one."""
+        if self._loader.num_workers:
+            exit_while_importing()
         before = set(multiprocessing.active_children())
         stream: Iterator[Any] | None = None
         folder = make_worker_folder(self._run) if self._loader.num_workers else None
@@ -233,7 +235,7 @@ class BatchStream:
         at_exit = multiprocessing.util.Finalize(None, _end_workers, (workers, folder, self._run), exitpriority=100)
         try:
             with _on_sigchld(_ignore):  # torch installs its handler here, which would raise wherever this process is
-                stream = iter(self._loader)
+                stream = _start_workers(self._loader)
             workers += [child for child in multiprocessing.active_children() if child not in before]
             since = time.monotonic()
             while True:
@@ -245,15 +247,17 @@ class BatchStream:
                     yield item
                     since = time.monotonic()  # the consumer's own time does not count
                 elif time.monotonic() - since > self._patience:
-                    yield _stuck_workers_error(workers, self._patience)
+                    yield stuck_workers_error(workers, self._patience)
                     return
                 else:
                     yield None
         except StopIteration:
             waiting = False
+        except TrainingError as error:  # workers that cannot be started
+            yield error
         except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
             # A worker's death can surface as any of these: in its queue, or in the socket that passes memory.
-            yield _dead_worker_error(workers, error)
+            yield dead_worker_error(workers, error)
         finally:
             with _on_sigchld(_ignore):
                 if waiting:  # they may be stuck, and torch would wait five seconds for each
@@ -261,6 +265,14 @@ class BatchStream:
                 del stream
                 _end_workers(workers, folder, self._run)
             at_exit.cancel()
+
+
+def _start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Return the loader's iterator, whose workers have been started."""
+    try:
+        return iter(loader)
+    except (EOFError, OSError, PicklingError, AttributeError, TypeError) as error:
+        raise start_error(error, _start_method()) or error from None
 
 
 def _next_within_a_second(stream: Iterator[Any], workers: list[BaseProcess]) -> Any:
@@ -278,14 +290,8 @@ def _next_within_a_second(stream: Iterator[Any], workers: list[BaseProcess]) -> 
 
 
 def _raise_if_dead(workers: list[BaseProcess], *_: object) -> None:
-    if how := _describe_death(workers):
+    if how := describe_death(workers):
         raise RuntimeError(how)
-
-
-def _describe_death(workers: list[BaseProcess]) -> str:
-    """Return how the first dead worker ended; "" if none is dead."""
-    code = next((worker.exitcode for worker in workers if worker.exitcode), 0)
-    return f"killed by signal {-code}" if code < 0 else f"it ended with status {code}" if code else ""
 
 
 def _ignore(*_: object) -> None:
@@ -323,30 +329,6 @@ def _end_workers(workers: list[BaseProcess], folder: Path | None, run: Path | No
         remove_worker_folder(folder, run)
 
 
-def _stuck_workers_error(workers: list[BaseProcess], patience: float) -> TrainingError:
-    states = ", ".join(f"{worker.pid} {'waits' if worker.is_alive() else 'is dead'}" for worker in workers)
-    return TrainingError(
-        f"no batch in {patience:g} s: the data workers are stuck (processes {states}); is the disk or network that "
-        "holds the data still available? data_timeout sets how long to wait"
-    )
-
-
-def _dead_worker_error(workers: list[BaseProcess], error: Exception) -> TrainingError:
-    if workers:  # a socket may be closed long before its process has ended, on a busy machine
-        ended = wait([worker.sentinel for worker in workers], _DEATH_SECONDS)
-        for worker in workers:
-            if worker.sentinel in ended:  # its files are closed; the system knows how it ended a moment later
-                worker.join(_DEATH_SECONDS)
-    how = _describe_death(workers) or first_line(error)
-    # ENOSPC: queues need shared memory too; SIGBUS: a page that was promised is not there when it is written.
-    exit_codes = [worker.exitcode for worker in workers]
-    if (isinstance(error, OSError) and error.errno == 28) or -signal.SIGBUS in exit_codes:
-        return _no_shared_memory(how)
-    dead = [str(worker.pid) for worker in workers if not worker.is_alive()]
-    named = f" (process {', '.join(dead)})" if dead else ""
-    return TrainingError(f"a data worker died{named}: {how}; was it out of memory?")
-
-
 def training_batches(
     examples: TrainingExamples,
     settings: StreamSettings,
@@ -374,7 +356,7 @@ def training_batches(
     loader: DataLoader[Any] = DataLoader(
         examples,
         batch_sampler=_Batches(examples.dataset, settings, (start, first_step), processes, wide),
-        collate_fn=_Collate(),
+        collate_fn=_Collate(settings.workers),
         num_workers=settings.workers,
         # Its own, so that starting a loader draws nothing from the global generator.
         generator=torch.Generator(),

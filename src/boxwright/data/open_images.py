@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
+from boxwright.base.text import to_number
 from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.picture_files import pictures_in
 from boxwright.data.reading import Notices, checked_sample, inside, read_table, read_text, reading_csv
@@ -158,7 +159,7 @@ def _collect_image_labels(
 
 def _number(text: str, where: str) -> float:
     try:
-        return float(text)
+        return to_number(text)
     except ValueError:
         raise DataError(f"{where}: expected a number, found {text[:60]!r}") from None
 

@@ -32,6 +32,7 @@ class PictureDataset(ABC):
     Attributes:
         notices: What was assumed, and what was left out, when the data were opened.
         ignore_exif: Whether pixels stay as stored where nothing shows that labels refer to the upright picture.
+        white_level: The value that is white in pictures of more than 8 bits; 0 for that of 16 bits.
         boxes_are: What the numbers of boxes are, for a reader that can be told; else None.
         rescale: Whether boxes are moved from the size that annotations declare to that of the picture.
         repairs: What `--labels_are` says in place of what the numbers are, for a reader whose own are corners.
@@ -41,6 +42,7 @@ class PictureDataset(ABC):
     categories: Categories
     notices: Notices
     ignore_exif: bool
+    white_level: float = 0.0
     boxes_are: BoxesAre | None = None
     rescale: bool = False
     repairs: Mapping[BoxesAre, str] = MappingProxyType({})
@@ -76,7 +78,8 @@ class PictureDataset(ABC):
         with reading(self._where(index)):
             path = self._path(index)
             declared = self._size_meant(index, path)
-            return self._sample(index, read_image(path, upright=not self.ignore_exif, declared=declared))
+            image = read_image(path, upright=not self.ignore_exif, declared=declared, white_level=self.white_level)
+            return self._sample(index, image)
 
     def without_pixels(self, index: int) -> Sample:
         """Return one sample with an image [H, W, 0], as `sample_and_header`."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_folder, shown
+from boxwright.base.files import is_folder, open_regular, shown
 from boxwright.data.reading import is_outside
 
 # Files with these endings are decoded; those with others are recognized by their first bytes.
@@ -70,7 +70,7 @@ def is_picture(path: Path) -> bool:
     if ending in _OTHER_ENDINGS:
         return False
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return bool(picture_format(file.read(_HEAD)))
     except OSError:
         return False

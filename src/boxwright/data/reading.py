@@ -27,6 +27,7 @@ import numpy as np
 from boxwright.base.errors import BoxwrightError, DataError
 from boxwright.base.files import cause, read_file, shown
 from boxwright.base.limits import COORDINATE
+from boxwright.base.text import from_cell, to_number
 from boxwright.types import Categories, Sample
 
 # Characters of a file's own text in a message: a hostile file may have megabytes there.
@@ -89,13 +90,16 @@ class Notices:
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """Turn exceptions raised inside into a `DataError`; Boxwright's own errors pass through."""
+    """Turn exceptions raised inside into a `DataError`; Boxwright's own errors pass through.
+
+    A lack of memory becomes another error, as nothing is wrong with the sample, which would be skipped.
+    """
     try:
         yield
     except BoxwrightError:
         raise
     except MemoryError as error:
-        raise DataError(f"{where}: not enough memory") from error
+        raise BoxwrightError(f"{where}: not enough memory to read it; fewer workers need less") from error
     except OSError as error:
         raise DataError(f"{where}: {cause(error)}") from error
     except Exception as error:  # libraries raise all kinds of exceptions for malformed files
@@ -170,7 +174,7 @@ def parse_numbers(words: Iterable[str], where: str) -> list[float]:
 def parse_number(word: str, where: str) -> float:
     """Return the finite number that a word spells; raise DataError if it spells none."""
     try:
-        number = float(word)
+        number = to_number(word)
     except ValueError:
         raise DataError(f"{where}: expected a number, found {word[:60]!r}") from None
     return finite_number(number, where)
@@ -179,7 +183,7 @@ def parse_number(word: str, where: str) -> float:
 def is_number(word: str) -> bool:
     """Return whether a word spells a number."""
     try:
-        float(word)
+        to_number(word)
     except ValueError:
         return False
     return True
@@ -241,7 +245,7 @@ def read_table(
             where = f"{file}: {row} {number}"
             if not all(values[name] for name in needed):
                 raise DataError(f"{where}: too few columns")
-            yield where, values
+            yield where, {name: from_cell(cell) if isinstance(cell, str) else cell for name, cell in values.items()}
 
 
 def read_json(path: Path) -> Any:

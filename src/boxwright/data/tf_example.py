@@ -58,6 +58,7 @@ class RecordFields:
     dense_pose: bool = False
     more_channels: int = 0
     hierarchy: ClassHierarchy | None = None
+    white_level: float = 0.0
 
 
 BOXES_ONLY = RecordFields()
@@ -72,7 +73,7 @@ def read_features(record: bytes, where: str) -> Features:
     example = Example()
     try:
         example.ParseFromString(record)
-    except (DecodeError, RecursionError, MemoryError):
+    except (DecodeError, RecursionError):
         raise DataError(f"{where}: not a tf.train.Example") from None
     return parse_features(example.features)
 
@@ -112,9 +113,9 @@ def decode_example(
         DataError: If a feature is missing, malformed, or does not have one value per box.
     """
     encoded, declared = encoded_image(features, where), _declared_size(features, where)
-    image = decode_image(encoded, f"{where}: image/encoded", declared=declared)
+    image = decode_image(encoded, f"{where}: image/encoded", declared=declared, white_level=wanted.white_level)
     if wanted.more_channels:
-        image = _more_channels(features, image, wanted.more_channels, where)
+        image = _more_channels(features, image, wanted, where)
     height, width = image.shape[:2]
     boxes = _boxes(features, (height, width), where)
     count = len(boxes)
@@ -167,15 +168,16 @@ _MASK_WEIGHT = "image/object/mask/weight"
 _MORE_CHANNELS = "image/additional_channels/encoded"
 
 
-def _more_channels(features: Features, image: NDArray[np.uint8], count: int, where: str) -> NDArray[np.uint8]:
-    """Return an image with its further channels behind red, green and blue, [H, W, 3 + count]."""
-    files = _bytes(features, _MORE_CHANNELS, where)
+def _more_channels(features: Features, image: NDArray[np.uint8], wanted: RecordFields, where: str) -> NDArray[np.uint8]:
+    """Return an image with its further channels behind red, green and blue, [H, W, 3 + more_channels]."""
+    files, count = _bytes(features, _MORE_CHANNELS, where), wanted.more_channels
     if len(files) != count:
         raise DataError(f"{where}: {_MORE_CHANNELS} has {len(files)} images; num_additional_channels says {count}")
     channels = [image]
     for number, data in enumerate(files):
         key = f"{where}: {_MORE_CHANNELS} {number}"
-        channel = decode_image(data, key, declared=_declared_size(features, where))
+        declared = _declared_size(features, where)
+        channel = decode_image(data, key, declared=declared, white_level=wanted.white_level)
         if channel.shape != image.shape:
             sizes = [f"{picture.shape[1]}×{picture.shape[0]}" for picture in (channel, image)]
             raise DataError(f"{key}: {sizes[0]} pixels, but the image has {sizes[1]}")

@@ -14,7 +14,7 @@ import re
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.crc import masked_crc
 from boxwright.base.errors import DataError, OutputError
-from boxwright.base.files import cache_folder, is_file, open_whole, shown, write_whole
+from boxwright.base.files import cache_folder, is_file, open_regular, open_whole, read_bytes, shown, write_whole
 from boxwright.base.limits import RECORD_BYTES
 
 Compression = Literal["auto", "none", "gzip", "zlib"]
@@ -122,7 +122,7 @@ class TFRecordFile:
         offset = int(self._offsets[index])
         at = f"{self.path}: record {index} at byte {offset}"
         try:
-            with self._plain.open("rb") as file:
+            with open_regular(self._plain) as file:
                 file.seek(offset)
                 data, footer = _read_record(file, at)
         except OSError as error:
@@ -148,7 +148,7 @@ def _read_record(file: BinaryIO, at: str) -> tuple[bytes, bytes]:
 
 
 def _detect(path: Path) -> Literal["none", "gzip", "zlib"]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(_HEADER.size)
     if not head:
         return "none"
@@ -176,7 +176,7 @@ def _unpack(path: Path, kind: str) -> Path:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with path.open("rb") as source, open_whole(target) as plain:
+        with open_regular(path) as source, open_whole(target) as plain:
             _unpack_into(source, plain, path, kind)
     except OutputError as error:
         raise DataError(f"{path}: cannot be unpacked: {error}; set BOXWRIGHT_CACHE to another folder") from None
@@ -227,7 +227,7 @@ def _load_index(plain: Path, path: Path) -> NDArray[np.int64]:
 def _stored_index(place: Path, size: int, mtime: int) -> NDArray[np.int64] | None:
     """Return the offsets in an index file; None if it is missing, damaged, or outdated."""
     try:
-        content = place.read_bytes()
+        content = read_bytes(place)
     except OSError:
         return None
     body, digest = content[:-_INDEX_DIGEST], content[-_INDEX_DIGEST:]
@@ -241,7 +241,7 @@ def _stored_index(place: Path, size: int, mtime: int) -> NDArray[np.int64] | Non
 
 def _scan(plain: Path, path: Path, size: int) -> NDArray[np.int64]:
     offsets = array("q")  # a list of Python's numbers takes five times the memory
-    with plain.open("rb") as file:
+    with open_regular(plain) as file:
         offset = 0
         while offset < size:
             at = f"{path}: record {len(offsets)} at byte {offset}"
@@ -288,3 +288,21 @@ def write_records_to(
     if packer:
         file.write(packer.flush())
     return count
+
+
+def read_new_records(path: Path, start: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the complete records from a byte of a growing file on, each with the byte that follows it.
+
+    It ends at a record that is still being written, and at one whose length is damaged, which is read again next time.
+    """
+    with path.open("rb") as file:
+        file.seek(start)
+        while len(head := file.read(_HEADER.size)) == _HEADER.size:
+            length, checksum = _HEADER.unpack(head)
+            if checksum != masked_crc(head[:8]) or length > RECORD_BYTES.value:
+                return
+            body = file.read(length + _FOOTER.size)
+            if len(body) < length + _FOOTER.size:
+                return
+            start += len(head) + len(body)
+            yield body[:length], start

@@ -254,7 +254,7 @@ def read_sequence(record: bytes, where: str) -> Any:
     sequence = SequenceExample()
     try:
         sequence.ParseFromString(record)
-    except (DecodeError, RecursionError, MemoryError):
+    except (DecodeError, RecursionError):
         raise DataError(f"{where}: not a tf.train.SequenceExample") from None
     lists = sequence.feature_lists.feature_list
     if _IMAGE not in lists or not lists[_IMAGE].feature:

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import shown
+from boxwright.base.text import to_number
 from boxwright.data.picture_files import PICTURE_ENDINGS, PictureFiles, is_picture, parts_of_name
 from boxwright.data.reading import Notices, ReasonCounts, read_xml
 from boxwright.data.rotated import Box, box_around_points, box_around_rectangle
@@ -136,7 +137,7 @@ def _is_difficult(text: str, path: Path, notices: Notices) -> bool:
     if word in _YES or word in _NO:
         return word in _YES
     try:
-        number = float(word)
+        number = to_number(word)
     except ValueError:
         number = math.nan
     if math.isnan(number):
@@ -149,7 +150,7 @@ def _is_difficult(text: str, path: Path, notices: Notices) -> bool:
 def _number(element: ET.Element, tag: str, path: Path) -> float:
     text = element.findtext(tag)
     try:
-        value = float(text or "")
+        value = to_number(text or "")
     except ValueError:
         raise DataError(
             f"{shown(path)}: <{element.tag}><{tag}>: expected a number, found {_shown_text(text)}"

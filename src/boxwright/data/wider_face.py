@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
+from boxwright.base.files import is_file, is_folder, open_regular, read_file, refuse_unfinished, shown
+from boxwright.base.text import is_count, to_number
 from boxwright.data.picture_dataset import LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import Notices, checked_sample, finite_number, numbered_lines, reading
@@ -55,11 +56,11 @@ def is_wider_face(path: str | Path) -> bool:
     """Return whether a text file starts like one of the two layouts."""
     if Path(path).suffix != ".txt" or not is_file(path):
         return False
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         lines = [line.strip() for line in file.read(_FIRST_BYTES).decode("utf-8-sig", "replace").splitlines()]
     first = next((line for line in lines if line), "")
     second = next((line for line in lines[lines.index(first) + 1 :] if line), "") if first else ""
-    return _is_path(first) and (first.startswith("#") or second.isdigit())
+    return _is_path(first) and (first.startswith("#") or is_count(second))
 
 
 def face_label(categories: Categories, path: Path) -> int:
@@ -183,7 +184,7 @@ def _benchmark(path: Path, lines: list[tuple[int, str]]) -> Iterator[_Image]:
         number, line = lines[place]
         if not _is_path(line):
             raise DataError(f"{shown(path)}: line {number}: expected the path of an image, found {line[:60]!r}")
-        if place + 1 >= len(lines) or not lines[place + 1][1].isdigit():
+        if place + 1 >= len(lines) or not is_count(lines[place + 1][1]):
             raise DataError(f"{shown(path)}: line {number}: expected a count of faces on the next line")
         image, count = _Image(line, number), int(lines[place + 1][1])
         rows = lines[place + 2 : place + 2 + count]
@@ -233,7 +234,7 @@ def _numbers(line: str, where: str, least: int) -> list[float]:
     values = []
     for text in texts:
         try:
-            values.append(finite_number(float(text), where))
+            values.append(finite_number(to_number(text), where))
         except ValueError:
             raise DataError(f"{where}: expected numbers, found {text[:40]!r}") from None
     if values[2] < 0 or values[3] < 0:

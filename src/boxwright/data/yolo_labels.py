@@ -79,6 +79,8 @@ def parse_rows(path: Path) -> list[tuple[int, int, list[float]]]:
             continue
         where = f"{path}: line {line_number}"
         try:
+            if "_" in line or not line.isascii():  # as `to_number`, for a whole line
+                raise ValueError(line)
             number, values = float(words[0]), [float(word) for word in words[1:]]
         except ValueError:
             raise DataError(f"{where}: expected numbers, found {line[:60]!r}") from None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import file_size, is_file, is_folder, shown
+from boxwright.base.files import file_size, is_file, is_folder, open_regular, shown
 from boxwright.data.picture_files import fold_name, is_left_over, parts_of_name
 from boxwright.data.reading import inside, read_text
 from boxwright.data.yolo_yaml import read_data_yaml, yaml_keypoint_names, yaml_keypoints, yaml_lists, yaml_names
@@ -206,7 +206,7 @@ def label_files_near(folder: Path) -> Path | None:
 def is_label_file(path: Path) -> bool:
     """Return whether a text file begins with a class and 4 numbers or more."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(4096).decode("utf-8-sig", "replace")
     except OSError:
         return False

@@ -9,27 +9,15 @@ import yaml
 
 from boxwright.base.errors import DataError, first_line
 from boxwright.base.files import file_size
+from boxwright.base.yaml_text import load_yaml
 from boxwright.data.reading import read_text
 
 _LARGEST = 2**20  # bytes
-# Each may repeat all that came before it: with some dozens, a few lines would stand for gigabytes.
-_MOST_ALIASES = 20
 _MOST_KEYPOINTS = 1000
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads yes, no, on and off as text, and refuses files with more aliases (`*name`) than people write."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._aliases = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            self._aliases += 1
-            if self._aliases > _MOST_ALIASES:
-                raise yaml.YAMLError(f"more than {_MOST_ALIASES} aliases (*name); write out what they stand for")
-        return super().compose_node(parent, index)
+    """Reads yes, no, on and off as text."""
 
 
 # A class may be called no, on or yes, which YAML 1.1 reads as truth values.
@@ -49,8 +37,7 @@ def read_data_yaml(path: Path) -> dict[Any, Any]:
         raise DataError(f"{path}: more than {_LARGEST} bytes: not a data.yaml of YOLO's")
     text = read_text(path)
     try:
-        # A subclass of yaml's safe loader.
-        content = yaml.load(text, Loader=_Loader)
+        content = load_yaml(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         hint = "; in paths, write / in place of \\" if "\\" in text else ""
         raise DataError(f"{path}: not YAML: {first_line(error)}{hint}") from None

@@ -34,6 +34,7 @@ from boxwright.evaluation.images import (
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.summary import in_order, summarize
+from boxwright.pipeline.input_reader import state_white_level
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.devices import require_runtime
@@ -83,6 +84,8 @@ def open_evaluation(
         own = None if is_export(model) else config
         opened = open_model(model, device=settings.device, config=own, allow_edited=settings.allow_edited)
         model = opened.optimized(settings.precision, compile=settings.compile)
+    # Its pictures are read by the scale of those that the model was trained with.
+    config = state_white_level(config, model.white_level)
     data = data or open_evaluation_data(config, settings, model.categories, model.opened.num_classes)
     return OpenEvaluation(model, data, settings)
 

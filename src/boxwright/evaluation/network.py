@@ -57,7 +57,7 @@ def detect_with_losses(
         return _losses(detector, predictions, wanted, plan, seed=seed + start)
 
     losses, context = EvaluationLosses(targets, compute) if plan.losses else None, stack_context(samples)
-    for detections, values in detector.detect_runs([one.image for one in samples], losses, context=context):
+    for detections, values in detector.detect_runs([one.image for one in samples], losses, "pixels", context):
         total = {TOTAL: sum(values.values())} if values else {}
         for one in detections:
             yield one.arrays(), values | total

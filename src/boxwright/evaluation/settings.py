@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 
 _WATCH = "Following a run"
 
@@ -37,6 +37,9 @@ class EvaluationSettings:
     workers: int = setting(1, "Processes that read and decode images.", least=0)
     engine: str = setting("", "Share the images: local, among processes here; ray, over a cluster (RAY_ADDRESS).")
     shares: int = setting(2, "With --engine, the number of processes.", least=1)
+
+    def __post_init__(self) -> None:
+        name_device(self)
 
 
 @dataclass(frozen=True, kw_only=True)

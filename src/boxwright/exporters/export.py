@@ -270,6 +270,7 @@ def describe(
             "channels": channels,
             "colour": "RGB" if channels == _COLORS else f"RGB and {channels - _COLORS} more",
             "range": [0, 255],
+            **({"white_level": detector.white_level} if detector.white_level else {}),
             "resizer": f"{type(preprocessor.resizer).__name__} to {preprocessor.resizer.output_size}, within the graph",
             "scaling": {"scale": preprocessor.scaling.scale, "offset": preprocessor.scaling.offset},
             **FORMATS[format].describe(detector),

@@ -39,17 +39,9 @@ from boxwright.nn.postprocessing.nms import Nms, PerClass, operator_arguments
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.runtime.export_file import ExportFile
-from boxwright.runtime.litert_session import (
-    ANTIALIASED,
-    IN_GRAPH,
-    INPUT,
-    KEPT,
-    KEYPOINT_OUTPUTS,
-    LABELS,
-    OUTPUTS,
-    LitertSession,
-)
+from boxwright.runtime.litert_session import ANTIALIASED, IN_GRAPH, INPUT, LABELS, LitertSession
 from boxwright.runtime.metadata import KEY, Metadata, seal
+from boxwright.types.detection_outputs import LITERT_KEPT, LITERT_KEYPOINT_OUTPUTS, LITERT_OUTPUTS
 
 
 class WholePostprocessor(Postprocessor[Any], Protocol):
@@ -68,7 +60,7 @@ def is_whole(detector: Detector) -> bool:
 
 
 class LiteDetector(nn.Module):
-    """A detector whose input is pixels of the right size, and whose outputs are TensorFlow's, and `KEPT`."""
+    """A detector whose input is pixels of the right size, and whose outputs are TensorFlow's, and `LITERT_KEPT`."""
 
     sizes: Tensor
 
@@ -94,7 +86,9 @@ class LiteDetector(nn.Module):
         outputs = named_outputs(inputs, raw, self.post.select(predictions, raw, self.sizes), self.sizes)
         outputs["detection_classes"] = outputs["detection_classes"] - 1
         outputs |= {"raw_boxes": raw.boxes, "raw_scores": raw.scores}
-        return tuple(outputs[name] for name in (*OUTPUTS, *KEYPOINT_OUTPUTS, *KEPT) if name in outputs)
+        return tuple(
+            outputs[name] for name in (*LITERT_OUTPUTS, *LITERT_KEYPOINT_OUTPUTS, *LITERT_KEPT) if name in outputs
+        )
 
 
 def whole_program(
@@ -217,7 +211,7 @@ def save_litert(model: Lite, metadata: Metadata, path: Path) -> None:
     if metadata.input.get("scaled") == IN_GRAPH:
         scale, offset = (1.0,) * _COLORS, (0.0,) * _COLORS
     height, width = metadata.input["size"]
-    further = len(model.output_names) - len(OUTPUTS)
+    further = len(model.output_names) - len(LITERT_OUTPUTS)
     described = model_metadata((height, width), scale, offset, LABELS if names else "", KEYPOINTS[:further])
     content = {KEY.upper(): metadata.to_json().encode(), "TFLITE_METADATA": described}
     packed = model.packed(content, {LABELS: "\n".join(names) + "\n"} if names else {})

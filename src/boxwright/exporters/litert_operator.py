@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import ExportError
-from boxwright.runtime.litert_session import ANCHORS, INPUT, KEPT, NETWORK_OUTPUTS, OUTPUTS
+from boxwright.runtime.litert_session import ANCHORS, INPUT, NETWORK_OUTPUTS
 from boxwright.runtime.optional import require_library
+from boxwright.types.detection_outputs import LITERT_KEPT, LITERT_OUTPUTS
 
 OPERATOR = "TFLite_Detection_PostProcess"
 _IDENTIFIER = b"TFL3"
@@ -108,10 +109,14 @@ def with_operator(network: bytes, anchors: NDArray[np.float32], options: dict[st
     laid = _tensor(schema, graph, ANCHORS, list(anchors.shape), len(model.buffers) - 1)
     most = options["max_detections"]
     shapes = ([1, most, 4], [1, most], [1, most], [1])
-    output_indices = [_tensor(schema, graph, name, shape, 0) for name, shape in zip(OUTPUTS, shapes, strict=True)]
+    output_indices = [
+        _tensor(schema, graph, name, shape, 0) for name, shape in zip(LITERT_OUTPUTS, shapes, strict=True)
+    ]
     graph.operators.append(_operator(schema, model, [*given, laid], output_indices, options))
     graph.outputs = output_indices
-    signature.outputs = [_named(schema, name, index) for name, index in zip(OUTPUTS, output_indices, strict=True)]
+    signature.outputs = [
+        _named(schema, name, index) for name, index in zip(LITERT_OUTPUTS, output_indices, strict=True)
+    ]
     return Lite(model, schema)
 
 
@@ -130,7 +135,7 @@ def with_kept(data: bytes) -> bytes:
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     (graph,) = model.subgraphs
     places = {bytes(tensor.name).decode(): index for index, tensor in enumerate(graph.tensors)}
-    kept = [places[name] for name in KEPT if name in places]
+    kept = [places[name] for name in LITERT_KEPT if name in places]
     if not kept:
         return data
     graph.outputs = [*graph.outputs, *kept]

@@ -11,6 +11,7 @@ from boxwright.families.align_det.message import AlignDet
 from boxwright.families.center_net.message import CenterNet
 from boxwright.families.d_fine.message import DFine
 from boxwright.families.refinedet.message import RefineDet
+from boxwright.families.rf_detr.message import RfDetr
 from boxwright.families.srn.message import Srn
 from boxwright.families.ssd.message import Ssd
 from boxwright.families.two_stage.message import FasterRcnn
@@ -44,6 +45,7 @@ class DetectionModel(Message, oneof="model", path="model"):
     srn: Srn | None = field(None, "Ours: use a selective refinement network.")
     align_det: AlignDet | None = field(None, "Ours: use a one-stage detector with an aligned second step.")
     d_fine: DFine | None = field(None, "Ours: use D-FINE, whose queries detect an object each.")
+    rf_detr: RfDetr | None = field(None, "Ours: use RF-DETR, a vision transformer whose queries detect an object each.")
 
 
 def find_family(model: DetectionModel) -> Family:

@@ -7,6 +7,7 @@ Dimensions: V views, D detections, of one view or of all.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -264,6 +265,7 @@ class ImageDetector:
         weights: Their SHA-256, and for an export its format and precision.
         channels: How many the images have that it takes: 3, or more.
         device: Where PyTorch detects, such as "cpu" or "cuda:0"; empty for an exported file.
+        white_level: The value that is white in images of more than 8 bits; 0 for that of 16 bits.
     """
 
     detect: DetectFunction
@@ -271,6 +273,7 @@ class ImageDetector:
     weights: str
     channels: int = 3
     device: str = ""
+    white_level: float = 0.0
 
     def require_colors(self, what: str) -> None:
         """Raise a ConfigError if it takes more channels than files of pictures have; `what` has them."""
@@ -326,7 +329,10 @@ class ModelSource:
         detect = opened.detect_function(settings.multi_scale)
         if settings.thresholds:
             detect = _above_thresholds(detect, settings.thresholds, opened)
-        return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels, device)
+        if settings.classes:
+            detect = _of_classes(detect, parse_classes(settings.classes, opened.categories))
+        white = settings.white_level or opened.white_level
+        return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels, device, white)
 
     def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
         """Return the configuration and classes that replace the model's own; None for no replacement."""
@@ -358,6 +364,50 @@ def _above_thresholds(detect: DetectFunction, path: str, model: OpenModel) -> De
     """Return a function that keeps what reaches its class's threshold; DataError for thresholds of another model."""
     limits = require_same_model(read_thresholds(path), path, model.weights_sha256(), model.categories)
     return lambda images: [above_thresholds(detections, limits) for detections in detect(images)]
+
+
+def parse_classes(words: Sequence[str], categories: Categories | None) -> list[int]:
+    """Return the labels of classes that a user names.
+
+    Args:
+        words: Names or ids, several in a word if they are separated by commas.
+        categories: The model's classes; None if it has no names, so that ids are labels plus 1.
+
+    Raises:
+        ConfigError: For a class that the model does not detect.
+    """
+    known: dict[str, int] = {}
+    for item in categories or ():
+        known |= {str(item.id): item.label}
+    for item in categories or ():
+        known |= {item.name: item.label, item.title: item.label}
+    labels = []
+    for word in words:
+        # A name may contain a comma itself.
+        for name in [word] if word in known else [part.strip() for part in word.split(",")]:
+            if categories is None and name.isdecimal() and int(name) > 0:
+                labels.append(int(name) - 1)
+            elif name in known:
+                labels.append(known[name])
+            else:
+                raise _unknown_class(name, categories)
+    return labels
+
+
+def _unknown_class(name: str, categories: Categories | None) -> ConfigError:
+    if categories is None:
+        return ConfigError(
+            f"--classes {name}: the model has no class names; give numbers, from 1, or add names with --label_map"
+        )
+    titles = [item.title for item in categories]
+    close = difflib.get_close_matches(name, titles, 1)
+    hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(titles)}"
+    return ConfigError(f"--classes: the model has no class {name!r}; {hint}")
+
+
+def _of_classes(detect: DetectFunction, labels: Sequence[int]) -> DetectFunction:
+    """Return a function that keeps the detections of some labels."""
+    return lambda images: [detections.select(np.isin(detections.labels, labels)) for detections in detect(images)]
 
 
 def apply_settings(detect: DetectFunction, settings: PredictionSettings) -> DetectFunction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import threading
 import time
@@ -9,7 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import cause
@@ -33,8 +34,18 @@ def names_video(url: str) -> bool:
     return _suffix(url) in VIDEOS
 
 
+def _split(url: str) -> SplitResult:
+    """Return the parts of a URL; DataError if it is none."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise DataError(f"{url}: not a URL: {error}") from None
+    return parts
+
+
 def _suffix(url: str) -> str:
-    return PurePosixPath(unquote(urlsplit(url).path)).suffix.lower()
+    return PurePosixPath(unquote(_split(url).path)).suffix.lower()
 
 
 def sends_image(url: str) -> bool:
@@ -97,7 +108,7 @@ class _WebRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _require_web(url: str, what: str) -> None:
-    if urlsplit(url).scheme.lower() not in _SCHEMES:
+    if _split(url).scheme.lower() not in _SCHEMES:
         raise DataError(f"{what}: expected a URL that begins with http:// or https://")
 
 
@@ -113,8 +124,15 @@ def _opened(url: str, seconds: float) -> Any:
         _WebRedirects,
     ):
         opener.add_handler(handler())
+    parts = _split(url)
+    user, _, place = parts.netloc.rpartition("@")
     # Some servers answer 403 to urllib's own name.
-    request = urllib.request.Request(url, headers={"User-Agent": "boxwright", "Accept": "image/*, */*;q=0.5"})
+    headers = {"User-Agent": "boxwright", "Accept": "image/*, */*;q=0.5"}
+    request = urllib.request.Request(urlunsplit(parts._replace(netloc=place)), headers=headers)
+    if user:
+        # Not sent to where the server redirects.
+        token = base64.b64encode(unquote(user).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {token}")
     return opener.open(request, timeout=seconds)
 
 
@@ -144,6 +162,8 @@ def _read(answer: Any, url: str, until: float) -> bytes:
 def _failed(url: str, error: Exception) -> DataError:
     if isinstance(error, urllib.error.HTTPError):
         error.close()
-        return DataError(f"{url}: the server returned {error.code} {error.reason}")
+        # The standard's words: the server's own could be anything.
+        words = http.client.responses.get(error.code, "")
+        return DataError(f"{url}: the server returned {error.code} {words}".rstrip())
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     return DataError(f"{url}: cannot be fetched: {cause(reason) if isinstance(reason, Exception) else reason}")

@@ -41,7 +41,10 @@ def find_files(
         elif is_file(path):
             files.append(path)
         elif str(path).startswith("@"):
-            files += find_files(_lines(Path(str(path)[1:])), suffixes, what)
+            # A file of a list that is missing is one that cannot be read, not a mistake on the command line.
+            for line in _lines(Path(str(path)[1:])):
+                is_missing = line.suffix.lower() in taken and not _may_exist(line)
+                files += [line] if is_missing else find_files([line], suffixes, what)
         else:
             files += _matching(str(path))
     return files
@@ -51,6 +54,11 @@ def _lines(path: Path) -> list[Path]:
     """Return a list's paths, one per line, relative to the list's folder."""
     lines = read_file(path).decode("utf-8", "replace").splitlines()
     return [path.parent / line.strip() for line in lines if line.strip()]
+
+
+def _may_exist(path: Path) -> bool:
+    """Return whether a path exists, or is a pattern."""
+    return is_file(path) or is_folder(path) or any(character in str(path) for character in "*?[")
 
 
 def _matching(pattern: str) -> list[Path]:

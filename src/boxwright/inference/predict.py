@@ -23,10 +23,21 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import MARKER, open_whole, unfinished, unique_stem, write_whole
+from boxwright.base.text import to_cell
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import LEAST_KEYPOINT_SCORE, draw_detections
 from boxwright.evaluation.results import detection_rows, large_values
 from boxwright.inference.detect_functions import apply_settings
+from boxwright.inference.object_files import (
+    CLASSES,
+    CROPS,
+    IN_NAMES,
+    LABELS,
+    require_unused,
+    write_class_names,
+    write_crops,
+    write_yolo_labels,
+)
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import Frame, Source
 from boxwright.inference.stages import Stage, Stages, StageTimes
@@ -159,7 +170,8 @@ class _Table:
         for row, box in zip(rows, detections.boxes.tolist(), strict=True):
             corners = [round(value, 3) for value in box]
             told = [row.get("frame", ""), row.get("time", ""), row.get("track_id", "")]
-            self._write([row["file_name"], *told, row["category_id"], row["category_name"], row["score"], *corners])
+            name, category = to_cell(row["file_name"]), to_cell(row["category_name"])
+            self._write([name, *told, row["category_id"], category, row["score"], *corners])
 
     def end(self) -> None:
         pass
@@ -207,11 +219,53 @@ _DRAWN_AT_ONCE = 4  # pictures; they mostly wait for the disk
 
 @dataclass(frozen=True)
 class PredictionCounts:
-    """Counts of a prediction."""
+    """Counts of a prediction.
+
+    Attributes:
+        errors: For each source that could not be read, or not to its end, a line with its name and the reason.
+    """
 
     pictures: int
     objects: int
     times: StageTimes
+    errors: Sequence[str] = ()
+
+
+class _ReadErrors:
+    """The errors of sources, by source; of a source, the first."""
+
+    def __init__(self, *, strict: bool) -> None:
+        """Start without any; with `strict`, the first is raised instead of kept."""
+        self._strict = strict
+        self._lines: dict[Source, str] = {}
+
+    @contextmanager
+    def kept(self, source: Source) -> Iterator[None]:
+        """Keep a DataError that is raised in this context."""
+        try:
+            yield
+        except DataError as error:
+            if self._strict:
+                raise
+            line = str(error)
+            self._lines.setdefault(source, line if source.name in line else f"{source.name}: {line}")
+
+    def lines(self) -> list[str]:
+        """Return a line for each source."""
+        return list(self._lines.values())
+
+
+@dataclass(frozen=True)
+class _FileNames:
+    """The names of a prediction's files.
+
+    Attributes:
+        drawn: Of each image's drawn picture and each video's; without those that are not drawn.
+        stems: What the names of a source's crops and labels begin with; empty if neither is written.
+    """
+
+    drawn: dict[Source, str]
+    stems: dict[Source, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,65 +294,97 @@ def predict(
     Reading, the network, drawing and writing run in separate threads, on different pictures at a time. Live sources
     (cameras, streams) skip to their newest picture, and Ctrl-C ends them like their own end.
 
+    A file that cannot be read is left out, and listed in the result.
+
     Args:
         out: The folder for results; it is created.
         seen: Called with each picture when it is done, for progress.
 
     Raises:
         ConfigError: For an unknown `merge`.
-        DataError: If an image or a video cannot be read; results up to it are written, and the folder stays marked as
-            unfinished, as after any other error.
-        OutputError: If the disk is full or the folder cannot be written.
+        DataError: If nothing can be read or, with `strict`, a file cannot; results up to it are written, and the folder
+            stays marked as unfinished, as after any other error.
+        OutputError: If the disk is full or the folder cannot be written, or has labels or crops already.
     """
     look = apply_settings(detect, settings)
-    names = _names(sources, Path(out), settings)
+    names = _FileNames(_names(sources, Path(out), settings), _stems(sources, settings))
+    require_unused(Path(out), [*([CROPS] if settings.save_crops else []), *([LABELS] if settings.save_txt else [])])
+    errors = _ReadErrors(strict=settings.strict)
     with unfinished(out, "predictions") as folder, Stages() as stages:
-        pairs = ((source, frame) for source in sources for frame in source.frames())
+        pairs = _read(sources, errors)
         # With a file among the sources, no picture may be skipped.
         live = all(source.live for source in sources)
         reading = (stages.newest if live else stages.ahead)("read", itertools.islice(pairs, settings.frames or None))
-        processed = stages.ahead("network", _detected(reading, look, settings))
+        processed = stages.ahead("network", _detected(reading, look, settings, errors))
         draw = partial(_drawn, names=names, folder=folder, settings=settings)
         # With several threads, a live picture would wait until as many more have arrived.
         drawn = stages.spread("draw", draw, processed, 1 if live else _DRAWN_AT_ONCE)
-        written = stages.ahead("write", _written(drawn, names, folder))
-        pictures, objects = 0, 0
+        written = stages.ahead("write", _written(drawn, names.drawn, folder))
+        pictures, objects, categories = 0, 0, None
         with closing(ResultFiles(folder, _result_names(settings))) as results, _interrupt_ends(reading, live=live):
             for item in written:
                 results.add(item.frame, item.detections)
                 pictures, objects = pictures + 1, objects + len(item.detections)
+                categories = item.detections.categories
                 seen(item.frame)
+        if settings.save_txt and categories is not None:
+            write_class_names(folder / CLASSES, categories)
+        if errors.lines() and not pictures:
+            raise DataError("; ".join(errors.lines()))
         times = stages.times("tables")
-    return PredictionCounts(pictures, objects, times)
+    return PredictionCounts(pictures, objects, times, errors.lines())
+
+
+def _read(sources: Sequence[Source], errors: _ReadErrors) -> Iterator[tuple[Source, Frame]]:
+    """Yield the pictures of all sources, without those that cannot be read."""
+    for source in sources:
+        with errors.kept(source):
+            for frame in source.frames():
+                yield source, frame
 
 
 def _detected(
-    pairs: Iterable[tuple[Source, Frame]], look: DetectFunction, settings: PredictionSettings
+    pairs: Iterable[tuple[Source, Frame]], look: DetectFunction, settings: PredictionSettings, errors: _ReadErrors
 ) -> Iterator[_ProcessedPicture]:
     tracked: Source | None = None
     tracker = None
     for source, frame in pairs:
-        (detections,) = look([frame.image])
-        if settings.track and source.moving:
-            tracker = tracker if tracked is source and tracker else Tracker(settings.min_score, settings.reidentify)
-            tracked, detections = source, tracker.update(detections, frame.time or 0.0)
-        # Tracked objects stay even below the least score.
-        yield _ProcessedPicture(
-            source, frame, detections if tracked is source else detections.above(settings.least_score)
-        )
+        # The detector refuses an image with another number of channels than it takes.
+        with errors.kept(source):
+            (detections,) = look([frame.image])
+            if settings.track and source.moving:
+                tracker = tracker if tracked is source and tracker else Tracker(settings.min_score, settings.reidentify)
+                tracked, detections = source, tracker.update(detections, frame.time or 0.0)
+            # Tracked objects stay even below the least score.
+            yield _ProcessedPicture(
+                source, frame, detections if tracked is source else detections.above(settings.least_score)
+            )
 
 
 def _drawn(
-    item: _ProcessedPicture, *, names: dict[Source, str], folder: Path, settings: PredictionSettings
+    item: _ProcessedPicture, *, names: _FileNames, folder: Path, settings: PredictionSettings
 ) -> _ProcessedPicture:
-    """Draw a picture; an image's is written at once, and its pixels are released."""
-    if item.source not in names:
+    """Draw a picture; an image's is written at once, with its crops and labels, and its pixels are released."""
+    if item.source in names.stems:
+        _write_objects(item, names.stems[item.source], folder, settings)
+    if item.source not in names.drawn:
         return item
     drawn = draw_detections(item.frame.image, item.detections, 0.0, settings.max_boxes)
     if item.source.moving:
         return replace(item, drawn=drawn)
-    write_whole(folder / names[item.source], encode_picture(drawn, Path(names[item.source]).suffix))
+    name = names.drawn[item.source]
+    write_whole(folder / name, encode_picture(drawn, Path(name).suffix))
     return item
+
+
+def _write_objects(item: _ProcessedPicture, stem: str, folder: Path, settings: PredictionSettings) -> None:
+    """Write a picture's crops and labels; those of a video's pictures are in a folder of the video, by number."""
+    if settings.save_txt:
+        name = f"{stem}/{item.frame.number}.txt" if item.source.moving else f"{stem}.txt"
+        write_yolo_labels(folder / LABELS / name, item.detections)
+    if settings.save_crops:
+        name = f"{stem}/{item.frame.number}" if item.source.moving else stem
+        write_crops(folder / CROPS, name, item.frame.image, item.detections, f".{settings.picture_format}")
 
 
 def _written(items: Iterable[_ProcessedPicture], names: dict[Source, str], folder: Path) -> Iterator[_ProcessedPicture]:
@@ -330,15 +416,23 @@ def _names(sources: Sequence[Source], out: Path, settings: PredictionSettings) -
         if not (settings.save_video if source.moving else settings.pictures):
             continue
         suffix = ".mp4" if source.moving else f".{settings.picture_format}"
-        stem = unique_stem(Path(source.name).stem, taken)
+        stem = unique_stem(Path(source.name).stem, taken, IN_NAMES)
         if not source.moving and (out / f"{stem}{suffix}").resolve() in files | own:
-            stem = unique_stem(f"{stem}-detected", taken)
+            stem = unique_stem(f"{stem}-detected", taken, IN_NAMES)
         target = (out / f"{stem}{suffix}").resolve()
         if target in files | own:
             what = "one of the sources" if target in files else "an existing file, not from an earlier run"
             raise DataError(f"{out / stem}{suffix} is {what}; write to another folder")
         names[source] = f"{stem}{suffix}"
     return names
+
+
+def _stems(sources: Sequence[Source], settings: PredictionSettings) -> dict[Source, str]:
+    """Return what the names of each source's crops and labels begin with, all different; empty if none are written."""
+    if not (settings.save_crops or settings.save_txt):
+        return {}
+    taken: set[str] = set()
+    return {source: unique_stem(Path(source.name).stem, taken, IN_NAMES) for source in sources}
 
 
 def _result_names(settings: PredictionSettings) -> list[str]:

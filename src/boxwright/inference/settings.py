@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boxwright.base.errors import ConfigError
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 
 _PICTURES = ("jpg", "png")
 _FILES = "Output files"
@@ -13,6 +13,7 @@ _LARGE = "Large images: tiling"
 _VIDEOS = "Video, webcam, RTSP: tracking"
 # Those of inference/context_memory.py, which takes longer to import.
 _HORIZONS = ("all", "year", "month", "week", "day", "hour", "minute")
+_BROKEN = "Files that cannot be read"
 _MANY = "Large collections: --out results.parquet"
 
 
@@ -30,6 +31,9 @@ class PredictionSettings:
     thresholds: str = setting(
         "", "A report's thresholds.json: a confidence threshold for each class of this model; replaces --min_score."
     )
+    classes: tuple[str, ...] = setting(
+        (), "Detect these classes only, by name or id, separated by commas; repeatable, as a name may have a comma."
+    )
     max_boxes: int = setting(100, "Maximum number of boxes drawn in a picture.", least=0)
     multi_scale: str = setting("", "Detect at many scales and in mirror images, and vote; such as refinedet320-voc.")
     device: str = setting(
@@ -44,6 +48,9 @@ class PredictionSettings:
     compile: bool = setting(False, "Compile the network; takes a minute or more first.")
     allow_edited: bool = setting(False, "Open an exported file that was modified.")
     context: str = setting("", "For Context R-CNN: a camera's memory, a .npy of `boxwright context build --banks`.")
+    white_level: float = setting(
+        0.0, "What is white in images of more than 8 bits, as 4095 for 12 bits; 0: as in the training data.", least=0
+    )
     profile: bool = setting(False, "Print how busy reading, network, drawing and writing were.")
     pictures: bool = setting(True, "Draw a picture of each image file.", _FILES)
     picture_format: str = setting("jpg", "jpg; or png, lossless but many times slower.", _FILES)
@@ -55,6 +62,10 @@ class PredictionSettings:
     )
     coco: bool = setting(False, "coco.json, a COCO data set whose annotations have scores.", _FILES)
     csv: bool = setting(False, "detections.csv, a line per object.", _FILES)
+    save_crops: bool = setting(False, "crops/CLASS, a picture of each object, cut out.", _FILES)
+    save_txt: bool = setting(
+        False, "labels, a file for each image in YOLO's format, and the class names in classes.txt.", _FILES
+    )
     save_video: bool = setting(False, "Write each video (H.264) with detections drawn.", _FILES)
     tile: int = setting(0, "Detect in square tiles of this many pixels, and in the whole image.", _LARGE, least=0)
     overlap: float = setting(0.2, "The fraction of a tile that overlaps the next.", _LARGE, least=0, most=0.9)
@@ -68,13 +79,22 @@ class PredictionSettings:
         most=1,
     )
     frames: int = setting(0, "Stop after this many frames or images; 0 for all.", _VIDEOS, least=0)
+    reconnect: bool = setting(
+        False, "Open a stream or camera again when it ends or breaks off, until Ctrl-C: after 1, 2, 4 … 60 s.", _VIDEOS
+    )
+    max_errors: float = setting(
+        0.0, "The fraction of files that may be unreadable; beyond it, the exit status is 1.", _BROKEN, least=0, most=1
+    )
+    strict: bool = setting(False, "Stop at the first file that cannot be read, rather than go on without it.", _BROKEN)
 
     def __post_init__(self) -> None:
+        name_device(self)
         if self.picture_format not in _PICTURES:
             raise ConfigError(f"--picture_format {self.picture_format}: expected {' or '.join(_PICTURES)}")
         if self.thresholds and self.track:
             raise ConfigError("--thresholds: tracks go on at low scores, so that --track takes --min_score alone")
-
+        if self.strict and self.max_errors:
+            raise ConfigError("--strict stops at the first file that cannot be read; remove it or --max_errors")
         if self.reidentify and not self.track:
             raise ConfigError("--reidentify: objects have numbers with --track alone; add it")
 
@@ -96,7 +116,6 @@ class CollectionSettings:
     )
     batch_size: int = setting(8, "Images per batch.", _MANY, least=1)
     column: str = setting("", "The Parquet column with the images, if not detected.", _MANY)
-    max_errors: float = setting(0.01, "The fraction of unreadable images that is tolerated.", _MANY, least=0, most=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +137,7 @@ class ContextSettings:
     device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available.")
 
     def __post_init__(self) -> None:
+        name_device(self)
         for name, known in (
             ("sequence_key", ("image/location", "image/seq_id")),
             ("time_horizon", _HORIZONS),

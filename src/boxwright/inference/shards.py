@@ -34,6 +34,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,9 @@ def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
         "column": job.column,
         "weights": weights,
         "settings": {name: settings[name] for name in _RESULT_SETTINGS}
-        | ({"thresholds": settings["thresholds"]} if settings["thresholds"] else {}),
+        # Left out where they are not set, as in plans of versions that had no such setting.
+        | ({"thresholds": settings["thresholds"]} if settings["thresholds"] else {})
+        | ({"classes": list(settings["classes"])} if settings["classes"] else {}),
     }
     store = Store(job.out)
     store.make()
@@ -228,7 +231,8 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     }
     detect = apply_settings(model.detect, job.model.settings)
     with Stages() as stages:
-        decoded = stages.ahead("decode", map(_decoded, stages.ahead("read", items)))
+        decode = partial(_decoded, white_level=model.white_level)
+        decoded = stages.ahead("decode", map(decode, stages.ahead("read", items)))
         rows = (row for batch in _batched(decoded, job.batch_size) for row in _detected(batch, detect))
         for number, part in enumerate(_batched(rows, job.part_size), start=len(existing_parts)):
             name = _part(unit, number)
@@ -270,11 +274,11 @@ def _counted(store: Store, name: str) -> Part:
         return Part(name, *counts(file))
 
 
-def _decoded(item: Item) -> tuple[Item, NDArray[np.uint8] | None, str]:
+def _decoded(item: Item, white_level: float) -> tuple[Item, NDArray[np.uint8] | None, str]:
     if item.error:
         return item, None, item.error
     try:
-        return item, decode_image(item.data, item.id, upright=True), ""
+        return item, decode_image(item.data, item.id, upright=True, white_level=white_level), ""
     except DataError as error:
         return item, None, str(error)
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import re
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeGuard
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import DataError
+from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import is_file
+from boxwright.base.paths import require_path
+from boxwright.base.text import without_secrets
 from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, read_array, read_image
 from boxwright.inference.fetch import fetch_image, names_image, names_video, sends_image
 from boxwright.inference.files import VIDEOS, find_files
@@ -22,6 +28,9 @@ _CAMERA = re.compile(r"camera(?::([0-9]{1,3}))?|([0-9]{1,3})")
 _ADDRESS = re.compile(r"([a-z][a-z0-9]*)://.+", re.IGNORECASE)
 _LIVE = {"rtsp", "rtsps", "rtmp", "udp", "tcp", "srt", "rtp"}
 _FETCHED = {"http", "https"}
+# A camera that restarts is back within a minute, and one that is gone should not be asked more often than that.
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+_LOG = logging.getLogger("boxwright")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +51,14 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class ImageSource:
-    """An image file."""
+    """An image file.
+
+    Attributes:
+        white_level: The value that is white in images of more than 8 bits; 0 for that of 16 bits.
+    """
 
     name: str
+    white_level: float = field(default=0.0, kw_only=True)
     # Without annotations, these two are attributes of the class, not fields.
     live = False
     moving = False
@@ -59,23 +73,31 @@ class ImageSource:
 
     def read(self) -> NDArray[np.uint8]:
         """Return the picture, with its EXIF orientation applied."""
-        return read_image(Path(self.name), upright=True)
+        return read_image(Path(self.name), upright=True, white_level=self.white_level)
 
 
 class ArraySource(ImageSource):
     """An image that NumPy stored, of any number of channels."""
 
     def read(self) -> NDArray[np.uint8]:
-        """Return the picture."""
-        return read_array(self.name)
+        """Return the picture; one channel as three that are equal, as of a gray image file."""
+        image = read_array(self.name)
+        return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
 
 
+@dataclass(frozen=True, eq=False)
 class WebImageSource(ImageSource):
-    """An image on a web server."""
+    """An image on a web server.
+
+    Attributes:
+        address: With the user information and the query that its name lacks.
+    """
+
+    address: str
 
     def read(self) -> NDArray[np.uint8]:
         """Return the picture, with its EXIF orientation applied."""
-        return decode_image(fetch_image(self.name), self.name, upright=True)
+        return decode_image(fetch_image(self.address), self.name, upright=True, white_level=self.white_level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,20 +105,26 @@ class VideoSource:
     """A video file or network stream.
 
     Attributes:
+        address: A path, or the stream's address with the user information and the query that its name lacks.
         live: Whether pictures arrive in real time, rather than on request.
     """
 
-    name: str
+    address: str
     live: bool = False
     moving = True
 
+    @property
+    def name(self) -> str:
+        """The name in results."""
+        return without_secrets(self.address)
+
     def count(self) -> int | None:
         """Return the declared number of pictures; None if unknown."""
-        return frame_count(self.name)
+        return frame_count(self.address)
 
     def frames(self) -> Iterator[Frame]:
         """Yield the pictures, upright."""
-        for number, (image, seconds) in enumerate(read_video(self.name)):
+        for number, (image, seconds) in enumerate(read_video(self.address)):
             yield Frame(image, self.name, number, seconds)
 
 
@@ -136,7 +164,56 @@ class CameraSource:
             camera.release()
 
 
-Source = ImageSource | VideoSource | CameraSource
+@dataclass(frozen=True, eq=False)
+class ReconnectingSource:
+    """A stream or camera that is opened again whenever it ends or breaks off.
+
+    Attributes:
+        source: What is opened each time.
+    """
+
+    source: VideoSource | CameraSource
+    moving = True
+
+    @property
+    def name(self) -> str:
+        """The name in results."""
+        return self.source.name
+
+    @property
+    def live(self) -> bool:
+        """Whether pictures arrive in real time."""
+        return self.source.live
+
+    def count(self) -> int | None:
+        """Return None: unknown."""
+        return None
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield pictures without end; numbers and times go on from one connection to the next.
+
+        Raises:
+            DataError: If the first connection fails, as the address is then probably wrong.
+        """
+        start, number, seconds, wait = time.monotonic(), 0, 0.0, _FIRST_WAIT_S
+        for connection in itertools.count():
+            # A source that sends faster than in real time is ahead of the clock.
+            opened, reason = max(seconds, time.monotonic() - start), "it ended"
+            try:
+                for frame in self.source.frames():
+                    seconds = opened + (frame.time or 0.0)
+                    yield replace(frame, number=number, time=seconds)
+                    number, wait = number + 1, _FIRST_WAIT_S
+            except DataError as error:
+                if connection == 0 and number == 0:
+                    raise
+                reason = str(error)
+            _LOG.warning("%s: connecting again in %g s: %s", self.name, wait, reason.removeprefix(f"{self.name}: "))
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+
+Source = ImageSource | VideoSource | CameraSource | ReconnectingSource
 
 
 def find_sources(words: Sequence[str]) -> list[Source]:
@@ -146,6 +223,26 @@ def find_sources(words: Sequence[str]) -> list[Source]:
         DataError: For a missing file, a folder without images and videos, or an unknown kind of address.
     """
     return [source for word in words for source in _sources(word)]
+
+
+def read_by_white_level(sources: Sequence[Source], level: float) -> list[Source]:
+    """Return sources whose images of more than 8 bits are read by a white level; videos have 8 bits."""
+    return [replace(source, white_level=level) if isinstance(source, ImageSource) else source for source in sources]
+
+
+def reconnecting(sources: Sequence[Source]) -> list[Source]:
+    """Return sources of which streams and cameras are opened again when they end; ConfigError if there are none."""
+    replaced = [ReconnectingSource(source) if _is_stream(source) else source for source in sources]
+    if not any(isinstance(source, ReconnectingSource) for source in replaced):
+        raise ConfigError("--reconnect: only streams and cameras can be connected to again, and there are none")
+    return replaced
+
+
+def _is_stream(source: Source) -> TypeGuard[VideoSource | CameraSource]:
+    """Return whether a source is a camera, a stream, or an address on the web that names no file with an end."""
+    if isinstance(source, VideoSource):
+        return source.live or ("://" in source.name and not names_video(source.name))
+    return isinstance(source, CameraSource)
 
 
 def _sources(word: str) -> list[Source]:
@@ -158,6 +255,7 @@ def _sources(word: str) -> list[Source]:
                 "object stores are supported if --out ends in .parquet"
             )
         return [VideoSource(word, live=True)] if kind in _LIVE else [_on_the_web(word)]
+    require_path(word, error=DataError)
     # A file may be named 0.
     if camera and not is_file(word):
         return [CameraSource(int(camera.group(1) or camera.group(2) or 0))]
@@ -167,10 +265,10 @@ def _sources(word: str) -> list[Source]:
 def _on_the_web(url: str) -> Source:
     """Return the source at a URL, by its suffix; without a known suffix, the server is asked."""
     if names_image(url):
-        return WebImageSource(url)
+        return WebImageSource(without_secrets(url), url)
     if names_video(url) or not sends_image(url):
         return VideoSource(url)
-    return WebImageSource(url)
+    return WebImageSource(without_secrets(url), url)
 
 
 def _source_from_file(path: Path) -> Source:

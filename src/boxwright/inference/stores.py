@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from boxwright.base.errors import BoxwrightError, DataError, OutputError
-from boxwright.base.files import cause, make_folder, write_whole
+from boxwright.base.files import cause, make_folder, open_regular, write_whole
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class Store:
 def open_file(address: str) -> BinaryIO:
     """Open a path or an object store's address for reading; DataError if it cannot be opened."""
     if not is_address(address):
-        return _tried(address, DataError, lambda: Path(address).open("rb"))
+        return _tried(address, DataError, lambda: open_regular(address))
     system, path = _resolved(address)
     file: BinaryIO = _tried(address, DataError, lambda: system.open_input_file(path))
     return file

@@ -145,7 +145,11 @@ def frame_count(address: str) -> int | None:
     """Return a video's declared number of pictures; None if unknown or unreadable."""
     if not is_file(address):
         return None
-    with closing(_opened(address)) as container:
+    try:
+        container = _opened(address)
+    except DataError:  # reading it says why
+        return None
+    with closing(container):
         stream = container.streams.video[0]
         if stream.frames:
             return int(stream.frames)

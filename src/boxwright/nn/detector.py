@@ -20,11 +20,12 @@ from boxwright.nn.folding import fold_batch_norms, input_sizes
 from boxwright.nn.initial_statistics import take_out_initial
 from boxwright.nn.network import Network, evaluation_mode
 from boxwright.nn.postprocessing.postprocessor import Postprocessor, compute_detections, compute_detections_on_cpu
-from boxwright.nn.preprocessing import Images, Preprocessor, Scale, image_tensors
+from boxwright.nn.preprocessing import Images, Preprocessor, image_tensors
 from boxwright.nn.regularization import regularization_loss
 from boxwright.nn.winograd import replace_by_winograd
 from boxwright.types import Categories, Detections, Targets
 from boxwright.types.context_features import ContextFeatures
+from boxwright.types.pixels import Scale
 
 # The trial size for networks that take inputs of any size.
 _TRIAL_SIZE = (256, 256)
@@ -44,7 +45,14 @@ class EvaluationLosses:
 
 
 class Detector(nn.Module):
-    """A complete detector; as a module it is its network."""
+    """A complete detector; as a module it is its network.
+
+    Attributes:
+        white_level: What is white in images of floats and of more than 8 bits, as in the data that it was trained with;
+            0 if those were of 8 bits.
+    """
+
+    white_level: float = 0.0
 
     def __init__(
         self,
@@ -188,17 +196,19 @@ class Detector(nn.Module):
         Images of the same size after resizing share a batch; the network is in evaluation mode during the call.
 
         Args:
-            images: HWC arrays, CHW tensors or PIL images, RGB (or one channel, which is repeated); may be empty.
-            scale: The scale of floats: "pixels" for 0..255, "unit" for 0..1, as in torchvision. "guess" assumes
-                pixels, and rejects a call whose largest float is no more than 1.
+            images: HWC arrays, CHW tensors or PIL images, RGB (or one channel, which is repeated); may be empty. The
+                EXIF orientation of a PIL image is applied.
+            scale: What is white in images that are not uint8: "pixels" for 255, "unit" for 1, as in torchvision, or
+                the number. "guess" takes `white_level`, or else assumes pixels, and rejects a call whose largest float
+                is no more than 1.
             context: Features of other images, for Context R-CNN alone; None for none.
 
         Returns:
-            One result per image, in pixels of that image, on the CPU.
+            One result per image, in pixels of that image (upright), on the CPU.
 
         Raises:
             DataError: For an argument that is not a list of images, an image that is empty or has not three dimensions
-                with 1, 3 or 4 channels, and floats on another scale.
+                with 1, 3 or 4 channels, and values on another scale.
         """
         # An optimized detector cannot be trained; reading the modes of its modules takes a millisecond.
         with nullcontext() if self.optimized else evaluation_mode(self):
@@ -232,7 +242,7 @@ class Detector(nn.Module):
             For each run of images of the same size after resizing: their detections, and the losses, empty if none
             were asked for.
         """
-        tensors = image_tensors(images, scale, self.image_channels)
+        tensors = image_tensors(images, scale, self.image_channels, self.white_level)
 
         def look(start: int, stop: int) -> list[tuple[list[Detections[Tensor]], dict[str, float]]]:
             part = None if context is None else context.rows(start, stop)

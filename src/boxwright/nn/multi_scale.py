@@ -23,12 +23,12 @@ from boxwright.nn.preprocessing import (
     FixedShapeResizer,
     IdentityResizer,
     Images,
-    Scale,
     image_tensors,
     scaled_by_opencv,
 )
 from boxwright.types import Categories, Detections
 from boxwright.types.context_features import ContextFeatures
+from boxwright.types.pixels import Scale
 
 
 @dataclass(frozen=True)
@@ -231,9 +231,7 @@ class MultiScaleDetector:
         self, images: Images, scale: Scale = "guess", context: ContextFeatures | None = None
     ) -> list[Detections[Tensor]]:
         """Return one result per image, in its pixels, without anchors and scores of other classes."""
-        return self._merged(
-            [image.permute(2, 0, 1) for image in image_tensors(images, scale, self.detector.image_channels)], context
-        )
+        return self._merged(self._tensors(images, scale), context)
 
     def detect_runs(
         self,
@@ -243,13 +241,19 @@ class MultiScaleDetector:
         context: ContextFeatures | None = None,
     ) -> Iterator[tuple[list[Detections[Tensor]], dict[str, float]]]:
         """Yield as `Detector.detect_runs`; `losses` are of the predictions of the unscaled image."""
-        tensors = [image.permute(2, 0, 1) for image in image_tensors(images, scale, self.detector.image_channels)]
+        tensors = self._tensors(images, scale)
         start = 0
         for batch_detections, terms in self.detector.detect_runs(tensors, losses, "pixels", context):
             stop = start + len(batch_detections)
             part = None if context is None else context.rows(start, stop)
             yield self._merged(tensors[start:stop], part), terms
             start = stop
+
+    def _tensors(self, images: Images, scale: Scale) -> list[Tensor]:
+        """Return images as tensors [C, H, W] in 0..255."""
+        detector = self.detector
+        tensors = image_tensors(images, scale, detector.image_channels, detector.white_level)
+        return [image.permute(2, 0, 1) for image in tensors]
 
     def _merged(self, images: list[Tensor], context: ContextFeatures | None) -> list[Detections[Tensor]]:
         contexts = [None if context is None else context.rows(i, i + 1) for i in range(len(images))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import cv2
 import numpy as np
@@ -21,10 +21,19 @@ from torch import Tensor, nn
 from boxwright.base.device import constants, without_wait
 from boxwright.base.errors import DataError
 from boxwright.nn.ops.resize import resize_bilinear
+from boxwright.types.pixels import (
+    LARGEST,
+    Scale,
+    ValueRange,
+    bits_to_drop,
+    check_range,
+    check_scale,
+    find_white_level,
+    pixel_kind,
+    read_pil,
+)
 
 Images = Sequence[NDArray[np.uint8] | Tensor | Image.Image] | NDArray[np.uint8] | Tensor
-Scale = Literal["guess", "pixels", "unit"]
-_SCALES = ("guess", "pixels", "unit")
 _IMAGE, _BATCH = 3, 4
 _COLORS = 3
 # TF's; other libraries round 0.299, 0.587 and 0.114.
@@ -212,32 +221,48 @@ class PadToMultipleResizer(ImageResizer):
         return (to_grayscale(padded) if self.convert_to_grayscale else padded), (height, width)
 
 
-def image_tensors(images: Images, scale: Scale = "guess", channels: int = 3) -> list[Tensor]:
+def image_tensors(images: Images, scale: Scale = "guess", channels: int = 3, white_level: float = 0.0) -> list[Tensor]:
     """Return each image as a tensor [H, W, 3], or of more channels, in 0..255.
 
     Args:
         images: HWC arrays, CHW tensors or PIL images, RGB or of one channel, which is repeated; alpha is dropped. A
             four-dimensional array or tensor is also accepted.
-        scale: The scale of floats: "pixels" for 0..255, "unit" for 0..1, as in torchvision, which is multiplied.
-            "guess" assumes pixels, and rejects a call whose largest float is no more than 1.
+        scale: What is white in images that are not uint8: "pixels" for 255, "unit" for 1, as in torchvision, or the
+            number. "guess" takes `white_level`, or else assumes pixels, and rejects a call whose largest float is no
+            more than 1.
         channels: Where more than 3, images have exactly so many.
+        white_level: What is white in the images that the detector was trained with; 0 if they were uint8.
 
     Raises:
         DataError: For an argument that is not a list of images, an image that is empty or has not three dimensions
-            with 1, 3 or 4 channels, and floats on another scale.
+            with 1, 3 or 4 channels, and values on another scale.
     """
-    if scale not in _SCALES:
-        raise DataError(f"scale: expected {' or '.join(_SCALES)}, found {scale!r}")
+    white = find_white_level(scale, white_level)
     tensors = list(_tensors(images, channels))
-    largest = max((float(tensor.amax()) for tensor in tensors if tensor.is_floating_point()), default=0.0)
-    if scale == "unit" and largest > 1:
-        raise DataError(f'scale="unit": expected floats in 0..1, found {largest:g}; without it, floats are in 0..255')
-    if scale == "guess" and 0 < largest <= 1:
-        raise DataError(
-            f"the images are floats of which none is above {largest:g}, as if they were in 0..1; expected uint8, or "
-            'floats in 0..255. Say scale="unit" where they are in 0..1, and scale="pixels" where they are so dark'
-        )
-    return [tensor * 255 if scale == "unit" and tensor.is_floating_point() else tensor for tensor in tensors]
+    # A call's images have one scale, which a dark one among them does not show.
+    ranges = [None if tensor.dtype == torch.uint8 else _measure(tensor) for tensor in tensors]
+    check_scale(ranges, white)
+    return [
+        tensor if values is None else _to_levels(tensor, check_range(values, white, f"image {number}"))
+        for number, (tensor, values) in enumerate(zip(tensors, ranges, strict=True))
+    ]
+
+
+def _measure(tensor: Tensor) -> ValueRange:
+    least, largest = torch.aminmax(tensor)
+    name = str(tensor.dtype).removeprefix("torch.")
+    return ValueRange("floats" if tensor.is_floating_point() else "integers", name, float(least), float(largest))
+
+
+def _to_levels(tensor: Tensor, white: float) -> Tensor:
+    """Return an image in 0..white as one in 0..255, by the same arithmetic as `types.pixels.to_levels`."""
+    if white == LARGEST:
+        return tensor
+    if tensor.is_floating_point():
+        return tensor * (LARGEST / white)
+    if (shift := bits_to_drop(white)) is not None:
+        return (tensor.to(torch.int64) >> shift).to(torch.uint8)
+    return tensor.float() * (LARGEST / white)
 
 
 def _tensors(images: Images, channels: int) -> Iterator[Tensor]:
@@ -252,10 +277,12 @@ def _tensors(images: Images, channels: int) -> Iterator[Tensor]:
 
 def _as_hwc(image: object, number: int, channels: int) -> Tensor:
     if isinstance(image, Image.Image):
-        image = np.array(image.convert("RGB"))
+        image = read_pil(image)
     if isinstance(image, Tensor):
         tensor = image.permute(1, 2, 0) if image.ndim == _IMAGE else image
-    elif isinstance(image, np.ndarray) and image.dtype.kind in "uif":
+    elif isinstance(image, np.ndarray) and pixel_kind(image.dtype) is not None:
+        # torch has few operators on unsigned integers of more than 8 bits.
+        image = image.astype(np.int64) if image.dtype.kind == "u" and image.dtype.itemsize > 1 else image
         # Copied if strides are negative, as in image[..., ::-1], or bytes are swapped or read-only: torch rejects
         # those.
         odd = min(image.strides, default=0) < 0 or not image.flags.writeable
@@ -276,8 +303,6 @@ def _as_hwc(image: object, number: int, channels: int) -> Tensor:
         raise DataError(
             f"image {number}: expected a {kind} with {wanted} and some pixels, found shape {tuple(image.shape)}"
         )
-    if tensor.is_floating_point() and not tensor.isfinite().all():
-        raise DataError(f"image {number}: some of its pixels are not finite")
     # A view: gray pixels are copied when images are resized, not before.
     return tensor.expand(-1, -1, 3) if tensor.shape[2] == 1 else tensor[..., :channels]
 

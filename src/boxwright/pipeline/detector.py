@@ -7,7 +7,7 @@ from boxwright.config.support import refuse_contradictions, refuse_unsupported
 from boxwright.families.table import find_family
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.message import image_channels
+from boxwright.pipeline.message import image_channels, white_level
 from boxwright.types import Categories
 
 
@@ -42,6 +42,7 @@ def build_detector(
         detector: Detector = family.build(chosen, categories, *more).eval()
         if (size := detector.preprocessor.resizer.output_size) is not None:
             detector.network.lay_anchors(size, detector.preprocessor.resizer.channels)
+        detector.white_level = white_level(config) if isinstance(config, m.TrainEvalPipelineConfig) else 0.0
         return detector
     except MemoryError:
         raise model.refusal("", "not enough memory for the network that it describes") from None

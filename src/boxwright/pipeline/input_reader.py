@@ -18,7 +18,7 @@ from boxwright.config.preset import packaged
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.coco import CocoDataset
-from boxwright.data.dataset import Dataset
+from boxwright.data.dataset import Dataset, with_white_level
 from boxwright.data.fddb import FddbDataset
 from boxwright.data.groundtruth import (
     ClassScores,
@@ -116,6 +116,7 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     require_data(reader, path)
     categories = load_label_map(as_here(reader.label_map_path)) if _names_classes(reader) else categories
     dataset: Dataset = build_chosen(reader, "input_reader", _READERS, categories, reader)
+    dataset = with_white_level(dataset, reader.white_level)
     if reader.hide_ignored_regions:
         dataset = HiddenRegionsDataset(dataset)
     if not reader.sample_list:
@@ -146,6 +147,7 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.
         hierarchy=ClassHierarchy.of(categories, reader.label_map_path) if reader.expand_labels_hierarchy else None,
         context=reader.load_context_features,
         context_image_ids=reader.load_context_image_ids,
+        white_level=reader.white_level,
     )
     if reader.input_type.name == "TF_SEQUENCE_EXAMPLE":
         frame = None if reader.frame_index < 0 else reader.frame_index
@@ -236,6 +238,24 @@ def build_input_reader(source: Source) -> m.InputReader:
     if source.ignore_exif:
         reader.ignore_exif = True
     return reader
+
+
+def state_white_level(config: m.TrainEvalPipelineConfig, level: float) -> m.TrainEvalPipelineConfig:
+    """Return a configuration whose readers state what is white in images that are not of 8 bits, unless they do.
+
+    Args:
+        level: Of the training data; the evaluation's are read by the same.
+    """
+    readers = [config.train_input_reader, *config.eval_input_reader]
+    if all(reader is None or reader.white_level for reader in readers) or not level:
+        return config
+    changed = copy.deepcopy(config)
+    train = changed.train_input_reader
+    stated = train.white_level if train is not None and train.white_level else level
+    for reader in (train, *changed.eval_input_reader):
+        if reader is not None and not reader.white_level:
+            reader.white_level = stated
+    return changed
 
 
 # These read picture files, whose EXIF orientation counts.

@@ -20,7 +20,7 @@ from boxwright.config.tree import Location
 from boxwright.pipeline.data_paths import find_data_beside, forget_placeholders
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.overrides import apply_override
-from boxwright.pipeline.run_length import scale_rates, stretch_preset
+from boxwright.pipeline.run_length import fit_recipe, scale_rates, stretch_recipe
 from boxwright.pipeline.tf_overrides import apply_tf_overrides
 
 # Changes as `FIELD=VALUE` or pieces of text format, or by TensorFlow's names.
@@ -86,17 +86,14 @@ def finish_loading(config: TrainEvalPipelineConfig) -> None:
     train = config.train_config
     if train is None:
         return
-    for name, scale, instead in (
-        ("learning_rate_batch_size", scale_rates, "set a learning rate that suits batch_size"),
-        ("recipe_steps", stretch_preset, "set schedules that suit num_steps"),
-    ):
-        if not train.has(name):
-            continue
-        if not from_preset(train.location(name)):
-            raise train.refusal(name, f"stands in presets only; {instead}")
-        if note := scale(train):
-            config.notes.append(note)
-        train.clear(name)
+    if train.has("learning_rate_batch_size") and not from_preset(train.location("learning_rate_batch_size")):
+        raise train.refusal(
+            "learning_rate_batch_size", "stands in presets only; set a learning rate that suits batch_size"
+        )
+    for name, scale in (("learning_rate_batch_size", scale_rates), ("recipe_steps", stretch_recipe)):
+        if train.has(name):
+            config.notes.extend(note for note in [scale(train)] if note)
+            train.clear(name)
 
 
 def load_config(path: str | Path, overrides: Overrides = ()) -> TrainEvalPipelineConfig:
@@ -154,6 +151,8 @@ def _over_its_preset(config: TrainEvalPipelineConfig, instead: str = "") -> Trai
     if instead or config.has("preset"):
         base = _read_preset(instead or config.preset, None if instead else config.location("preset"))
         config.clear("preset")
+        if config.train_config is not None and base.train_config is not None:
+            base.notes.extend(fit_recipe(base.train_config, config.train_config.recipe_steps))
         lay_over(config, base)
         base._start = config._start
         config = base

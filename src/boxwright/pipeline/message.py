@@ -122,6 +122,11 @@ def image_channels(config: TrainEvalPipelineConfig) -> int:
     return 3 + max((reader.num_additional_channels for reader in readers), default=0)
 
 
+def white_level(config: TrainEvalPipelineConfig) -> float:
+    """Return the value that is white in images that are not of 8 bits; 0 if the training data state none."""
+    return config.train_input_reader.white_level if config.train_input_reader is not None else 0.0
+
+
 def _multi_scale_problem(config: TrainEvalPipelineConfig) -> str:
     """Return why inputs cannot have several sizes; empty without a resizer, whose absence is reported elsewhere."""
     scales = config.train_config.multi_scale if config.train_config is not None else None

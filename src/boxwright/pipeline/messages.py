@@ -47,6 +47,18 @@ from boxwright.families.refinedet.message import (
     ResidualBody,
     TransferConnection,
 )
+from boxwright.families.rf_detr.message import (
+    RfDetr,
+    RfDetrBoxes,
+    RfDetrClassification,
+    RfDetrDecoder,
+    RfDetrFeatureExtractor,
+    RfDetrLoss,
+    RfDetrMatcher,
+    RfDetrPostProcessing,
+    RfDetrProjector,
+    RfDetrSize,
+)
 from boxwright.families.srn.message import Srn, SrnPreset, TwoStepClassification, TwoStepRegression
 from boxwright.families.ssd.message import Ssd, SsdMaskHead
 from boxwright.families.table import DetectionModel, ExperimentalModel

@@ -50,7 +50,7 @@ def _missing_from_model(config: m.TrainEvalPipelineConfig) -> Iterator[MissingFi
         yield _lacks(
             config,
             "model",
-            'the detector; write preset: "ssd_mobilenet_v2_fpnlite_320" (`boxwright models` lists all), or model { … }',
+            'the detector; write preset: "ssd_mobilenet_v2_fpnlite_320" (see `boxwright models`), or model { … }',
         )
         return
     chosen: Any = getattr(config.model, family)

@@ -12,10 +12,12 @@ it does not shrink with the batch; their rates stay, and a line says so.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from boxwright.config.message import Message, find_fields
 from boxwright.config.messages import TrainConfig
 from boxwright.config.preset import from_preset
+from boxwright.config.tree import Location
 
 # The rates of each schedule, the one it begins or rises to first; the entries of a manual one have theirs in
 # `learning_rate` too.
@@ -77,11 +79,13 @@ _DECAY = "moving_average_decay"
 _LEAST_DECAY = 0.9
 
 
-def stretch(message: Message, steps: int, meant_for: int, *, presets_only: bool = False) -> list[str]:
+def stretch(
+    message: Message, steps: int, meant_for: int, follows: Callable[[Location | None], bool] = lambda place: True
+) -> list[str]:
     """Change all that counts steps in a message from a run of `meant_for` steps to one of `steps`.
 
     Args:
-        presets_only: Whether fields that were set elsewhere than in a preset stay.
+        follows: Whether a field that was set at a place changes; all do by default.
 
     Returns:
         What was changed, a phrase each.
@@ -90,7 +94,7 @@ def stretch(message: Message, steps: int, meant_for: int, *, presets_only: bool 
     for part, name in find_fields(message, _STEPS | {_DECAY}):
         before, where = getattr(part, name), part.location(name)
         # 0, which turns warm-up, burn-in or a limit off, stays 0.
-        if not before or (presets_only and not from_preset(where)):
+        if not before or not follows(where):
             continue
         if name == _DECAY:
             after = min(max(1 - (1 - before) * meant_for / steps, _LEAST_DECAY), 1.0) if before < 1 else before
@@ -106,8 +110,22 @@ def stretch(message: Message, steps: int, meant_for: int, *, presets_only: bool 
     return changes
 
 
-def stretch_preset(train: TrainConfig) -> str:
-    """Stretch what a preset's recipe says over the run's own number of steps.
+def fit_recipe(train: TrainConfig, recipe_steps: int) -> list[str]:
+    """Stretch a preset to the run for which the schedules of a file are meant that is laid over it.
+
+    Args:
+        train: The preset's; it changes.
+        recipe_steps: Those of the file; 0 if it has none, and nothing changes.
+
+    Returns:
+        What was done, in a sentence; none where nothing was.
+    """
+    note = _stretched(train, recipe_steps, train.recipe_steps)
+    return [note] if note else []
+
+
+def stretch_recipe(train: TrainConfig) -> str:
+    """Stretch what a recipe says, a preset's or that of a file with `recipe_steps`, over the run's own number of steps.
 
     Args:
         train: It says for how many steps the recipe is meant; it changes.
@@ -115,11 +133,13 @@ def stretch_preset(train: TrainConfig) -> str:
     Returns:
         What was done, in a sentence; empty where nothing was.
     """
+    where = train.location("recipe_steps")
+    train._recipe_file = "" if where is None or from_preset(where) else where.file
     return _stretched(train, train.num_steps, train.recipe_steps)
 
 
 def set_num_steps(train: TrainConfig, steps: int) -> str:
-    """Change the length of a run, and with it what a preset's recipe says; return as `stretch_preset`."""
+    """Change the length of a run, and with it what a recipe says; return as `stretch_recipe`."""
     meant_for = train.num_steps
     train.set("num_steps", steps, train.location("num_steps"))
     return _stretched(train, steps, meant_for)
@@ -128,11 +148,50 @@ def set_num_steps(train: TrainConfig, steps: int) -> str:
 def _stretched(train: TrainConfig, steps: int, meant_for: int) -> str:
     if not (steps and meant_for) or steps == meant_for:
         return ""
-    changes = stretch(train, steps, meant_for, presets_only=True)
+
+    def follows(place: Location | None) -> bool:
+        return from_preset(place) or (place is not None and place.file == train._recipe_file)
+
+    changes = stretch(train, steps, meant_for, follows)
     if not changes:
         return ""
+    whose = f"the recipe of {train._recipe_file}, of" if train._recipe_file else "the preset's recipe of"
     changed = ", ".join(dict.fromkeys(changes))
-    return (
-        f"the preset's recipe of {meant_for} steps is fitted to {steps} ({changed}); what you set yourself is taken as "
-        "it is"
-    )
+    return f"{whose} {meant_for} steps is fitted to {steps} ({changed}); what you set yourself is taken as it is"
+
+
+def schedule_end(train: TrainConfig) -> int:
+    """Return the step at which the learning rate's decay ends; 0 if it has no end."""
+    optimizer = train.optimizer
+    chosen = optimizer.chosen("optimizer") if optimizer is not None else None
+    rate = chosen.learning_rate if chosen is not None else None
+    cosine = rate.cosine_decay_learning_rate if rate is not None else None
+    return 0 if cosine is None else int(cosine.total_steps)
+
+
+def schedule_mismatch(train: TrainConfig) -> str:
+    """Return a line about a learning rate whose decay does not end with the run; empty if it does, or has no end."""
+    end, steps = schedule_end(train), train.num_steps
+    if not (end and steps) or end == steps:
+        return ""
+    return f"the learning rate ends at step {end}, the run at {steps}; --stretch_schedule ends both together"
+
+
+def stretch_schedule(train: TrainConfig) -> str:
+    """Stretch all that counts steps, wherever it was set, so that the learning rate's decay ends with the run.
+
+    Returns:
+        What was done, in a sentence; empty where nothing was.
+
+    Raises:
+        ConfigError: Where the schedule has no end, or the run has none.
+    """
+    end, steps = schedule_end(train), train.num_steps
+    if not end:
+        raise train.refusal("optimizer", "--stretch_schedule: the learning rate has no end; a cosine's is total_steps")
+    if not steps:
+        raise train.refusal("num_steps", "--stretch_schedule: the run has no end; set num_steps, or --epochs")
+    if end == steps:
+        return ""
+    changed = ", ".join(dict.fromkeys(stretch(train, steps, end)))
+    return f"the schedule of {end} steps is stretched to {steps} ({changed})"

@@ -1,18 +1,26 @@
-"""What a page says: values for its template, data for its scripts, and what each metric is, in a sentence."""
+"""What a page says: values for its template, and data for its scripts."""
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from boxwright.report.analysis import Analysis
-from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, IMAGES_A_PART, has_shapes, mean_curve, suspects
+from boxwright.report.events import (
+    CLASSES_A_PART,
+    EVENTS_A_PART,
+    IMAGES_A_PART,
+    event_columns,
+    has_shapes,
+    label_disagreements,
+    mean_curve,
+    trusted_classes,
+)
 from boxwright.report.explained import Part, ranked
 from boxwright.report.matching import THRESHOLDS, TYPES, confusion
+from boxwright.report.metric_words import absence, readable_name, sentence
 from boxwright.report.pictures import Photos
 from boxwright.report.scores import (
     GRID,
@@ -25,71 +33,8 @@ from boxwright.report.scores import (
 )
 from boxwright.report.sources import Source
 from boxwright.report.tables import Tables
+from boxwright.report.verdict import Verdict, judge
 from boxwright.runtime.optional import installed_versions
-
-# The first pattern that a name contains tells what it is.
-_SENTENCES = (
-    (
-        r"^Keypoints_Precision/mAP@\.(\d\d)",
-        r"Average precision of a class's keypoints where a similarity (OKS) of 0.\1 is enough.",
-    ),
-    (
-        r"^Keypoints_Precision/mAP \((medium|large)\)",
-        r"Average precision of a class's keypoints, on \1 objects by COCO's bounds.",
-    ),
-    (
-        r"^Keypoints_Precision/mAP",
-        "Average precision of a class's keypoints, mean over similarities (OKS) 0.50 to 0.95: how near are they to the"
-        " true places, by the object's size and each point's own tolerance.",
-    ),
-    (r"^Keypoints_Recall", "Objects of a class whose keypoints are found: recall by similarity (OKS)."),
-    (r"mAP \(small\)", "Average precision on objects of fewer than 32² pixels."),
-    (r"mAP \(medium\)", "Average precision on objects of 32² to 96² pixels."),
-    (r"mAP \(large\)", "Average precision on objects of more than 96² pixels."),
-    (r"mAP@\.50IOU", "Average precision where sharing half of the area is enough to find an object."),
-    (r"mAP@\.75IOU", "Average precision where three quarters of the area must be shared: how exact are the boxes?"),
-    (r"AR@100 \(small\)", "Recall of objects of fewer than 32² pixels, with 100 detections per image."),
-    (r"AR@100 \(medium\)", "Recall of objects of 32² to 96² pixels, with 100 detections per image."),
-    (r"AR@100 \(large\)", "Recall of objects of more than 96² pixels, with 100 detections per image."),
-    (
-        r"AR@(\d+)",
-        r"Objects found with at most \1 detections per class and image: recall, mean over overlaps 0.50 to 0.95.",
-    ),
-    (r"Precision/mAP ByCategory|PerformanceByCategory/mAP/", "Average precision of one class."),
-    (r"PerformanceBySuperCategory", "Average precision, mean over a group of classes."),
-    (r"Precision/mAP$", "Average precision, mean over classes and overlaps 0.50 to 0.95: COCO's headline number."),
-    (r"AP@0\.5IOU|mAP@0\.5IOU", "Average precision at an overlap of 0.5, as PASCAL VOC or Open Images define it."),
-    (r"_AP$", "Average precision by LVIS's rules: only classes that were looked for in an image count there."),
-    (r"_AP50$", "LVIS's, where sharing half of the area is enough to find an object."),
-    (r"_AP75$", "LVIS's, where three quarters of the area must be shared."),
-    (r"_AP([sml])$", "LVIS's, on small (below 32²), medium (to 96²) or large objects."),
-    (r"_AP([rcf])$", "LVIS's, of classes in fewer than 10 (r), 10 to 99 (c) or more (f) training images."),
-    (r"_AR[sml]?@300$", "Objects found with at most 300 detections of an image, by LVIS's rules."),
-    (r"CorLoc", "The share of images in which at least one object of a class is found."),
-    (r"^Loss/", "A loss of training, on these images."),
-    (r"easy|medium|hard", "Average precision on WIDER FACE's faces of this difficulty."),
-)
-
-_OF_MASKS = "DetectionMasks_"
-
-
-def sentence(name: str) -> str:
-    """Return what a metric is; empty if it is not known here."""
-    for pattern, text in _SENTENCES:
-        if match := re.search(pattern, name):
-            own = match.expand(text) if "\\1" in text else text
-            return f"{own} Objects share areas of masks, not of boxes." if name.startswith(_OF_MASKS) else own
-    return ""
-
-
-def absence(name: str, value: float | None) -> str:
-    """Return why a metric has no value; empty if it has one."""
-    if value is None or not math.isfinite(value):
-        return "not a number: no object of some class to measure on"
-    if value >= 0 or name.startswith("Loss/"):
-        return ""
-    return "nothing to measure: no object of this kind"
-
 
 # COCO's bounds of sizes, in square pixels.
 SMALL, LARGE = 32.0**2, 96.0**2
@@ -103,9 +48,9 @@ _ERRORS = {
     "classification": "The right place, another class.",
     "localization": "The right class, but the box shares only a tenth to a half of its area with the object.",
     "both": "Neither the class is right, nor the place exact.",
-    "duplicate": "An object that a better scored detection has found already.",
+    "duplicate": "An object that a more confident detection has found already.",
     "background": "Nothing is there that is annotated.",
-    "missed": "Objects that no detection came near.",
+    "missed": "An object that is not found, nor taken for another class (any score: nor near a wrong detection).",
     "false positives": "All wrong detections, if they were scored below every right one.",
     "false negatives": "All objects that were not found, if they did not count.",
 }
@@ -121,6 +66,7 @@ def page_content(
     most = max((part.gain.value for part in parts), default=0.0) or 1.0
     metrics = _metrics(source, analysis)
     errors = _errors(analysis)
+    verdict = judge(analysis, photos)
     kinds = [kind for kind, start in _BY_CLASS.items() if any(name.startswith(start) for name in source.metrics)]
     classes = _classes(source, analysis, kinds)
     return {
@@ -144,24 +90,39 @@ def page_content(
         },
         "reliability": judged,
         "fitted": fitted,
-        "suspects": len(suspects(tables, analysis.outcomes)),
+        "disagreements": len(label_disagreements(analysis)),
+        "trusted": [tables.class_names[number] for number in np.flatnonzero(trusted_classes(analysis))],
+        "verdict": verdict,
         "photos": photos,
         "duplicates": len(photos.groups),
         "shown_duplicates": min(len(photos.groups), _MOST_GROUPS),
         "problem": source.problem,
         "data": _data(analysis)
-        | {"reliability": _reliability_data(judged, fitted), "duplicates": photos.groups[:_MOST_GROUPS]},
+        | {
+            "reliability": _reliability_data(judged, fitted),
+            "duplicates": photos.groups[:_MOST_GROUPS],
+            "verdict": _verdict_data(analysis, verdict),
+        },
         "numbers": {
             "metrics": {row["name"]: row["value"] for row in metrics},
             "intervals": {name: interval.to_list() for name, interval in analysis.intervals.items()},
             "draws": len(analysis.drawn),
             "threshold": _chosen(analysis.chosen),
-            "errors": {row["name"]: {"count": row["count"], "gain": row["gain"]} for row in errors},
+            "errors": {row["name"]: {key: row[key] for key in ("count", "shown", "gain")} for row in errors},
             "parts": [{**vars(part), "gain": part.gain.to_list()} for part in parts],
             "calibration_error": _plain(judged.error),
             "classes": [{key: _plain(value) for key, value in row.items()} for row in classes],
         },
     }
+
+
+def _verdict_data(analysis: Analysis, verdict: Verdict) -> dict[str, Any]:
+    """Return the picture of the verdict with its events, and the filters that select what it speaks of."""
+    if verdict.image is None:
+        return {"filters": verdict.filters, "image": None}
+    events = np.flatnonzero(analysis.outcomes.images == verdict.image)
+    columns = event_columns(analysis.tables, analysis.outcomes, events)
+    return {"filters": verdict.filters, "image": verdict.image, "events": columns}
 
 
 def _reliability_data(judged: Reliability, fitted: FittedCalibration | None) -> dict[str, Any]:
@@ -189,6 +150,7 @@ def _metrics(source: Source, analysis: Analysis) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
+            "readable": readable_name(name),
             "value": None if value is None or absence(name, value) else value,
             "sentence": sentence(name),
             "absence": absence(name, value),
@@ -272,17 +234,25 @@ def _chosen(chosen: ChosenThreshold | None) -> dict[str, Any] | None:
 
 
 def _errors(analysis: Analysis) -> list[dict[str, Any]]:
-    tide = analysis.tide
+    """Return the kinds of errors: their number at the threshold and at any score, and what they cost."""
+    tide, objects = analysis.tide, int((~analysis.tables.objects.crowd).sum())
     counts = tide.counts | {
         "false positives": sum(count for name, count in tide.counts.items() if name != "missed"),
-        "false negatives": int((~analysis.tables.objects.crowd).sum() - _count_detected_objects(analysis)),
+        "false negatives": objects - _count_detected_objects(analysis),
+    }
+    events = dict(zip(TYPES, np.bincount(analysis.outcomes.types, minlength=len(TYPES)).tolist(), strict=True))
+    shown = events | {
+        "false positives": sum(count for name, count in events.items() if name not in ("right", "missed")),
+        "false negatives": objects - events["right"],
     }
     most = max(tide.gains.values()) or 1.0
     return [
         {
             "name": name,
             "sentence": text,
+            "type": TYPES.index(name) if name in TYPES else None,
             "count": counts[name],
+            "shown": shown[name],
             "gain": tide.gains[name],
             "share": max(tide.gains[name], 0.0) / most,
         }

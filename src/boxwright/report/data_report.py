@@ -18,9 +18,10 @@ from typing import Any, Self
 import numpy as np
 
 from boxwright.base.files import make_folder
+from boxwright.data.dataset import Dataset
 from boxwright.data.survey import Survey, odd_boxes
 from boxwright.report.page import write_data, write_page
-from boxwright.report.pictures import Photo, copy_and_measure, same_images
+from boxwright.report.pictures import Photo, copy_and_measure, find_same_images
 from boxwright.report.settings import ReportSettings
 from boxwright.report.tables import Floats, Indices
 from boxwright.runtime.optional import installed_versions
@@ -40,6 +41,7 @@ class DataTables:
         boxes: float64 [N, 4], xyxy in pixels.
         odd: Objects whose boxes look like mistakes, with the reasons.
         groups: Indices of images that are nearly the same, of two and more.
+        pairs: The number of pairs of such images.
     """
 
     categories: Categories
@@ -51,6 +53,7 @@ class DataTables:
     boxes: Floats
     odd: Sequence[tuple[int, str]]
     groups: Sequence[Sequence[int]]
+    pairs: int = 0
 
     @property
     def positions(self) -> Indices:
@@ -64,13 +67,15 @@ class DataTables:
 class DataCollector:
     """Collects samples; their images are copied and measured by threads meanwhile. A context manager."""
 
-    def __init__(self, images: int, folder: Path, settings: ReportSettings) -> None:
+    def __init__(self, dataset: Dataset, folder: Path, settings: ReportSettings) -> None:
         """Start without samples.
 
         Args:
-            images: How many samples the data have, of which copies are spread evenly.
+            dataset: The data whose samples are added.
             folder: The report's.
+            settings: How many images are copied, spread evenly, and of what size.
         """
+        self._dataset, images = dataset, len(dataset)
         make_folder(folder / "pictures")
         self._folder, self._settings = folder, settings
         step = max(-(-images // settings.max_pictures), 1) if settings.max_pictures else 0
@@ -104,13 +109,14 @@ class DataCollector:
             self._photos[-4 * self._settings.threads].result()
         pixels = np.clip(sample.image[..., :3], 0, 255).astype(np.uint8)
         side = self._settings.picture_side
-        self._photos.append(self._pool.submit(copy_and_measure, pixels, self._folder, file, side))
+        self._photos.append(self._pool.submit(copy_and_measure, self._dataset, index, pixels, self._folder, file, side))
 
     def tables(self, categories: Categories) -> DataTables:
         """Return everything that was collected."""
         photos = {number: future.result() for number, future in enumerate(self._photos)}
         names = [name for name, *_ in self._samples]
         none = np.zeros(0, np.int64)
+        duplicates = find_same_images(photos)
         counts = [len(labels) for *_, labels, _ in self._samples]
         return DataTables(
             categories=categories,
@@ -121,7 +127,8 @@ class DataCollector:
             labels=np.concatenate([none, *(labels for *_, labels, _ in self._samples)]),
             boxes=np.concatenate([np.zeros((0, 4)), *(boxes for *_, boxes in self._samples)]),
             odd=self._odd,
-            groups=same_images(photos, names),
+            groups=duplicates.groups,
+            pairs=duplicates.count,
         )
 
 
@@ -308,6 +315,7 @@ def _content(name: str, survey: Survey, tables: DataTables, counts: Counts) -> d
         "odd": len(tables.odd),
         "shown_odd": min(len(tables.odd), _MOST_ODD),
         "groups": len(tables.groups),
+        "pairs": tables.pairs,
         "shown_groups": min(len(tables.groups), _MOST_GROUPS),
         "unreadable": survey.unreadable[:_MOST_LINES],
         "versions": ", ".join(f"{package} {version}" for package, version in versions.items()),

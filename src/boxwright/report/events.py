@@ -1,6 +1,6 @@
 """Events, images, curves, masks and keypoints as JSON for a page, in parts that it loads when they are needed.
 
-Detections of high scores that disagree with the truth are likely errors of the annotations.
+Confident detections that disagree with the labels may be errors of the labels.
 
 Dimensions: E events, I images, K classes, H W image.
 """
@@ -19,7 +19,7 @@ from boxwright.data.coco_masks import decode_mask
 from boxwright.report.analysis import Analysis
 from boxwright.report.matching import NOTHING, TYPES, Outcomes, sampled_precision
 from boxwright.report.pictures import Photos
-from boxwright.report.tables import Floats, Indices, Tables
+from boxwright.report.tables import Bools, Floats, Indices, Tables
 from boxwright.report.tide import MISSED
 
 EVENTS_A_PART, CLASSES_A_PART = 4000, 25
@@ -167,8 +167,9 @@ def outline(mask: NDArray[np.uint8]) -> str:
     return "".join("M" + "L".join(f"{x} {y}" for x, y in points.tolist()) + "Z" for points in simple if len(points) > 2)
 
 
-_MOST_SUSPECTS = 500
-# What a confident detection of each type says of the annotations.
+_MOST_DISAGREEMENTS = 500
+_LEAST_AP50 = 0.5
+# How a detection of each type disagrees with the labels.
 _REASONS = {
     "classification": "annotated as another class",
     "background": "nothing is annotated here",
@@ -177,12 +178,31 @@ _REASONS = {
 }
 
 
-def suspects(tables: Tables, outcomes: Outcomes) -> Indices:
-    """Return the events that may be errors of the annotations, the highest score first; at most 500."""
+def label_disagreements(analysis: Analysis) -> Indices:
+    """Return the events in which a trustworthy detection disagrees with the labels, the most confident first.
+
+    A detection is trusted if its class has an AP50 of 0.5 or more, and its score is at least that of the class's best
+    F1: one that is often wrong says nothing about labels. At most 500 are returned.
+    """
+    tables, outcomes = analysis.tables, analysis.outcomes
     kinds = [TYPES.index(name) for name in _REASONS]
-    likely = np.flatnonzero(np.isin(outcomes.types, kinds) & (outcomes.found != NOTHING))
-    order = np.argsort(-tables.found.scores[outcomes.found[likely]], kind="stable")
-    return likely[order][:_MOST_SUSPECTS]
+    events = np.flatnonzero(np.isin(outcomes.types, kinds) & (outcomes.found != NOTHING))
+    detections = outcomes.found[events]
+    positions, scores = (
+        np.searchsorted(tables.classes, tables.found.labels[detections]),
+        tables.found.scores[detections],
+    )
+    least = np.array([np.inf if chosen is None else chosen.threshold for chosen in analysis.by_class])
+    # NaN, for a class without objects, is not trusted either.
+    least[~trusted_classes(analysis)] = np.inf
+    events = events[scores >= least[positions]]
+    order = np.argsort(-tables.found.scores[outcomes.found[events]], kind="stable")
+    return events[order][:_MOST_DISAGREEMENTS]
+
+
+def trusted_classes(analysis: Analysis) -> Bools:
+    """Return which classes are detected well enough to doubt labels by, bool [K]."""
+    return np.asarray(analysis.values[:, 0] >= _LEAST_AP50)
 
 
 def to_coco(tables: Tables, outcomes: Outcomes, chosen: Indices) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Average precision explained: what a perfect answer on one part of the objects, and nothing else, would bring.
+"""Average precision explained: the gain if one part of the objects, and nothing else, were detected perfectly.
 
-A perfect answer finds every object of the part before all else, and has no wrong detection about them.
+Then every object of the part is found before all others, and no wrong detection is about them.
 
 Dimensions: K classes, T overlap thresholds, N detections of one class, B draws.
 """
@@ -27,7 +27,7 @@ class Part:
         objects: How many objects it has.
         share: Its share of each class's objects, mean over the classes.
         average_precision: On its objects and the detections about them alone; NaN without objects.
-        gain: What a perfect answer on it adds to average precision.
+        gain: The average precision that is gained if it is detected perfectly.
         excess: The gain beyond the part's share of its factor's gains, whose sum over the factor's parts is 0; above 0
             where the part is harder than the others.
     """
@@ -125,7 +125,7 @@ def _split(tables: Tables, matching: Matching, curves: list[ClassCurve], factor:
 
 
 def _perfect(curves: list[ClassCurve], splits: list[_Split] | None, weights: Floats | None = None) -> Floats:
-    """Return the average precision of each class with a perfect answer on a part; None for no part, [K, T]."""
+    """Return the average precision of each class with a part that is detected perfectly; None for no part, [K, T]."""
     rows = []
     for number, curve in enumerate(curves):
         split = None if splits is None else splits[number]
@@ -167,7 +167,7 @@ def _areas(gains: Floats, losses: Floats, first: float, count: float) -> Floats:
     wrong = np.cumsum(losses, axis=1)[:, kept]
     precision = right / np.maximum(right + wrong, np.spacing(1))
     ends = np.zeros((len(gains), 1))
-    # The perfect answer comes first, with precision 1; beyond the last recall precision is 0.
+    # The part's objects come first, with precision 1; beyond the last recall precision is 0.
     precision = np.concatenate([ends + float(first > 0), precision, ends], axis=1)
     recall = np.concatenate([ends + first / count, right / count, ends + 2], axis=1)
     envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 
 from boxwright.base.files import write_whole
+from boxwright.base.paths import refuse_foreign_page
 
 # Beside each page: what its template loads.
 _ASSETS = {
@@ -46,7 +47,8 @@ def shown_number(value: Any, digits: int = 3) -> str:
 
 
 def write_page(folder: Path, template: str, content: dict[str, Any]) -> None:
-    """Write `index.html`, with styles and scripts beside it."""
+    """Write `index.html`, with styles and scripts beside it; OutputError if there is one that is not ours."""
+    refuse_foreign_page(folder)
     for name in _ASSETS[template]:
         write_whole(folder / name, files("boxwright.report").joinpath("assets", name).read_bytes())
     write_whole(folder / "index.html", environment().get_template(template).render(content))

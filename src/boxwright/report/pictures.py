@@ -5,14 +5,12 @@ Dimensions: I images.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
-import imagehash
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -23,14 +21,18 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import encode_jpeg
 from boxwright.report.settings import ReportSettings
 from boxwright.report.tables import Floats, Indices, Tables
-from boxwright.training.preflight.images import Fingerprints, near_groups
+from boxwright.training.preflight.images import (
+    Duplicates,
+    Fingerprint,
+    find_duplicates,
+    join_fingerprints,
+    read_fingerprint,
+)
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 # Sharpness is measured at this longer side, so that it does not depend on the image's size.
 _MEASURED = 512
 _QUALITY = 80
-# The side of perceptual hashes, as in preflight.
-_SIDE = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +56,15 @@ class Photos:
 
 @dataclass(frozen=True, eq=False)
 class Photo:
-    """What is known of one image's pixels; `file` is its copy, empty for none."""
+    """What is known of one image's pixels; `file` is its copy, empty for none.
+
+    An image without a fingerprint is compared with no other.
+    """
 
     file: str
     brightness: float
     sharpness: float
-    exact: bytes
-    hashes: dict[str, NDArray[np.uint8]]
+    fingerprint: Fingerprint | None
 
 
 def without_photos(images: int) -> Photos:
@@ -99,7 +103,7 @@ def copy_photos(
             size = "none" if image is None else f"{image.shape[1]}×{image.shape[0]}"
             return f"{tables.names[index]}: expected the image that was evaluated, found {size}: the data have changed"
         name = f"pictures/{index:06d}.jpg" if index in copied else ""
-        return copy_and_measure(image, folder, name, settings.picture_side)
+        return copy_and_measure(dataset, place, image, folder, name, settings.picture_side)
 
     with ThreadPoolExecutor(settings.threads) as pool:
         results = list(zip(progress(range(count), "read images"), pool.map(read, range(count)), strict=True))
@@ -109,15 +113,24 @@ def copy_photos(
     for index, photo in known.items():
         files[index], brightness[index], sharpness[index] = photo.file, photo.brightness, photo.sharpness
     problems = [photo for _, photo in results if isinstance(photo, str)]
-    return Photos(files, brightness, sharpness, same_images(known, tables.names), problems)
+    return Photos(files, brightness, sharpness, find_same_images(known).groups, problems)
 
 
-def copy_and_measure(image: NDArray[np.uint8], folder: Path, name: str, side: int) -> Photo:
+def copy_and_measure(
+    dataset: Dataset, index: int, image: NDArray[np.uint8], folder: Path, name: str, side: int
+) -> Photo:
     """Measure an image, and write its copy if it has a name.
 
     Args:
+        dataset: The data that have the image, whose file is compared with others.
+        index: The image's index there.
+        image: uint8 [H, W, 1 or 3].
+        folder: The page's.
         name: A path within the folder; empty for no copy.
         side: The longest side of the copy.
+
+    Returns:
+        What is known of the pixels.
     """
     picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
     gray = picture.convert("L")
@@ -128,32 +141,25 @@ def copy_and_measure(image: NDArray[np.uint8], folder: Path, name: str, side: in
         picture.thumbnail((side, side))
         # Not flushed to disk one by one, which would take minutes for thousands.
         (folder / name).write_bytes(encode_jpeg(np.asarray(picture), _QUALITY))
-    hashes = {"dhash": imagehash.dhash(gray, _SIDE), "phash": imagehash.phash(gray, _SIDE)}
-    return Photo(
-        name,
-        float(luma.mean()),
-        float(cv2.Laplacian(luma, cv2.CV_64F).var()),
-        hashlib.blake2b(image.tobytes(), digest_size=16).digest(),
-        {kind: np.packbits(value.hash.reshape(-1)) for kind, value in hashes.items()},
+    sharpness = float(cv2.Laplacian(luma, cv2.CV_64F).var())
+    return Photo(name, float(luma.mean()), sharpness, _fingerprint(dataset, index))
+
+
+def _fingerprint(dataset: Dataset, index: int) -> Fingerprint | None:
+    """Return an image's fingerprint; None where its pixels can be had, but not from a file that Pillow reads."""
+    try:
+        return read_fingerprint(dataset, index)
+    except DataError:
+        return None
+
+
+def find_same_images(photos: Mapping[int, Photo]) -> Duplicates:
+    """Return which images are nearly the same; groups and pairs are of the photos' keys, not of rows."""
+    prints = [(index, one.fingerprint) for index, one in sorted(photos.items()) if one.fingerprint is not None]
+    indices = [index for index, _ in prints]
+    found = find_duplicates(join_fingerprints([one for _, one in prints]))
+    return replace(
+        found,
+        pairs=[(indices[first], indices[second]) for first, second in found.pairs],
+        groups=[[indices[row] for row in group] for group in found.groups],
     )
-
-
-def same_images(photos: Mapping[int, Photo], names: Sequence[str]) -> list[list[int]]:
-    """Return groups of indices of images that are nearly the same, of two and more.
-
-    Args:
-        names: Of all images, by index.
-    """
-    indices = sorted(photos)
-    if not indices:
-        return []
-    prints = Fingerprints(
-        names=tuple(names[index] for index in indices),
-        exact=tuple(photos[index].exact for index in indices),
-        hashes={
-            kind: np.stack([photos[index].hashes[kind] for index in indices]) for kind in photos[indices[0]].hashes
-        },
-        turned=(),
-        unreadable=(),
-    )
-    return [[indices[row] for row in group] for group in near_groups(prints) if len(group) > 1]

@@ -39,8 +39,8 @@ from boxwright.report.events import (
     has_shapes,
     image_columns,
     image_severity,
+    label_disagreements,
     shape_part,
-    suspects,
     to_coco,
     worst_first,
 )
@@ -170,7 +170,7 @@ def write_report(
         photos = copy_photos(source.images, source.tables, copied, folder, settings, progress)
         _write_events(analysis, photos, folder)
         _write_curves(analysis, folder)
-        _write_suspects(analysis, folder)
+        _write_disagreements(analysis, folder)
         _write_shapes(analysis, folder)
         fitted = fit(analysis.curves, len(source.tables.ids)) if settings.fit_calibration else None
         if fitted is not None:
@@ -194,10 +194,10 @@ def _write_events(analysis: Analysis, photos: Photos, folder: Path) -> None:
         write_data(folder, f"events-{number}", event_columns(tables, outcomes, order[start : start + EVENTS_A_PART]))
 
 
-def _write_suspects(analysis: Analysis, folder: Path) -> None:
+def _write_disagreements(analysis: Analysis, folder: Path) -> None:
     tables, outcomes = analysis.tables, analysis.outcomes
-    chosen = suspects(tables, outcomes)
-    write_data(folder, "suspects", event_columns(tables, outcomes, chosen))
+    chosen = label_disagreements(analysis)
+    write_data(folder, "disagreements", event_columns(tables, outcomes, chosen))
     write_whole(folder / "label_errors.json", json.dumps(to_coco(tables, outcomes, chosen), indent=1) + "\n")
 
 

@@ -13,20 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from boxwright.base.errors import DataError, ExportError
-from boxwright.data.image_io import decode_image
+from boxwright.base.errors import ExportError
+from boxwright.data.image_io import decode_image, to_rgb
 from boxwright.runtime.devices import CPU
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import Session, open_session
 from boxwright.types.categories import Categories
 from boxwright.types.detection_outputs import DETECTION_OUTPUTS, from_tf_outputs
 from boxwright.types.detections import SECOND_STAGE, Array, Detections
+from boxwright.types.pixels import ValueRange, check_scale, to_hwc, to_levels
 
 Images = Sequence[NDArray[np.uint8] | Image.Image]
-_IMAGE = 3
-_COLORS = 3
-# Numbers of channels that become three: gray is repeated, alpha is dropped.
-_OF_COLORS = (1, 3, 4)
 _NEEDED = ("num_detections", "detection_boxes", "detection_scores", "detection_classes")
 
 
@@ -52,8 +49,9 @@ class ExportedDetector:
         """Detect objects in images of any sizes; consecutive images of one size share a batch.
 
         Args:
-            images: uint8 arrays [H, W, 3] in RGB, or with one channel, or PIL images; of a detector of more channels
-                uint8 arrays with exactly so many.
+            images: Arrays [H, W, 3] in RGB, or with one channel, or PIL images, whose EXIF orientation is applied; of a
+                detector of more channels arrays with exactly so many. What is not uint8 has the scale of the data that
+                the detector was trained with, or else 0..255.
 
         Returns:
             One result per image, in pixels of that image.
@@ -61,13 +59,16 @@ class ExportedDetector:
         Raises:
             DataError: If one is not an image.
         """
-        channels = self.metadata.image_channels
-        pictures = [_picture(image, number, channels) for number, image in enumerate(images)]
+        channels, white = self.metadata.image_channels, self.metadata.white_level
+        pictures = [_picture(image, f"image {number}", channels, white) for number, image in enumerate(images)]
         return [detections for run in _runs(pictures) for detections in self._detect_batch(np.stack(run))]
 
     def detect_encoded(self, files: Sequence[bytes]) -> list[Detections[Array]]:
         """Detect objects in the bytes of image files (JPEG, PNG, BMP, GIF, WebP, TIFF); otherwise as `detect`."""
-        return self.detect([decode_image(data, f"image {number}") for number, data in enumerate(files)])
+        white = self.metadata.white_level
+        return self.detect(
+            [decode_image(data, f"image {number}", white_level=white) for number, data in enumerate(files)]
+        )
 
     def _detect_batch(self, images: NDArray[np.uint8]) -> list[Detections[Array]]:
         outputs = checked_outputs(self.session.run(images), len(images))
@@ -134,19 +135,14 @@ def open_exported(
     return ExportedDetector(open_session(path, threads, device, allow_edited=allow_edited))
 
 
-def _picture(image: Any, number: int, channels: int) -> NDArray[np.uint8]:
-    array = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
-    if array.ndim == _IMAGE - 1:
-        array = array[..., None]
-    accepted = _OF_COLORS if channels == _COLORS else (channels,)
-    if array.ndim != _IMAGE or array.shape[2] not in accepted or array.size == 0 or array.dtype != np.uint8:
-        wanted = "1, 3 or 4" if channels == _COLORS else str(channels)
-        raise DataError(
-            f"image {number}: expected non-empty uint8 [height, width, {wanted}], found {array.dtype} {array.shape}"
-        )
-    if array.shape[2] == 1 and channels == _COLORS:
-        return np.repeat(array, _COLORS, axis=2)
-    return np.ascontiguousarray(array[..., :channels])
+def _picture(image: Any, where: str, channels: int, white: float) -> NDArray[np.uint8]:
+    if isinstance(image, Image.Image):
+        return np.ascontiguousarray(to_rgb(image, white, where, upright=True))
+    array = to_hwc(image, where, channels)
+    if array.dtype == np.uint8:
+        return np.ascontiguousarray(array)
+    check_scale([ValueRange.measure(array)], white)
+    return np.ascontiguousarray(to_levels(array, white, where))
 
 
 def _runs(pictures: list[NDArray[np.uint8]]) -> Iterator[list[NDArray[np.uint8]]]:

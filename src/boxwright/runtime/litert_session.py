@@ -17,18 +17,11 @@ from boxwright.base.threads import runtime_threads, usable_cpus
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.optional import require_library
+from boxwright.types.detection_outputs import LITERT_KEPT, LITERT_RAW
 
 INPUT, ANCHORS = "normalized_input_image_tensor", "anchors"
-# In the order that readers of such files expect.
-OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
-# A CenterNet that learns keypoints has these as well, after the others.
-KEYPOINT_OUTPUTS = ("detection_keypoints", "detection_keypoint_scores")
 # The network's own outputs, which the operator takes.
 NETWORK_OUTPUTS = ("raw_box_codes", "raw_class_scores")
-# Tensors within a CenterNet's graph; the first are outputs in other formats.
-RAW_BOXES_AND_SCORES = ("raw_boxes", "raw_scores")
-KEPT = ("detection_anchor_indices", "detection_boxes_strided", *RAW_BOXES_AND_SCORES)
-KEPT_WITHOUT_STRIDED = tuple(name for name in KEPT if name != "detection_boxes_strided")
 RAW_OUTPUTS = ("raw_detection_boxes", "raw_detection_scores")
 # What the input's "resizer" says where every pixel that a new one covers is weighed.
 ANTIALIASED = " and antialiased"
@@ -67,7 +60,7 @@ class LitertSession:
             self._interpreter.allocate_tensors()
         self._outputs = tuple(detail["name"] for detail in self._interpreter.get_output_details())
         self._raw = raw_outputs
-        self.output_names = tuple(name for name in self._outputs if name not in KEPT)
+        self.output_names = tuple(name for name in self._outputs if name not in LITERT_KEPT)
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, Floats]:
         """Return the named outputs, or all, for pictures uint8 [B, H, W, 3]; with raw ones, more than `output_names`.
@@ -116,7 +109,7 @@ class LitertSession:
         outputs["detection_classes"] = outputs["detection_classes"] + 1
         if not self._raw:
             return outputs
-        pixels, scores = (outputs.pop(name, None) for name in RAW_BOXES_AND_SCORES)
+        pixels, scores = (outputs.pop(name, None) for name in LITERT_RAW)
         if pixels is None or scores is None:
             return {**outputs, **self._raw_outputs()}
         height, width = self.metadata.input["size"]

@@ -105,6 +105,12 @@ class Metadata:
         channels = self.input.get("channels", _COLORS)
         return channels if isinstance(channels, int) and channels > 0 else _COLORS
 
+    @property
+    def white_level(self) -> float:
+        """The value that is white in pictures that are not of 8 bits, as in the data of the training; 0 if unstated."""
+        level = self.input.get("white_level", 0.0)
+        return float(level) if isinstance(level, int | float) and level > 0 else 0.0
+
     def classes(self) -> Categories | None:
         """Return the classes, if known."""
         return Categories.from_list(self.categories) if self.categories else None

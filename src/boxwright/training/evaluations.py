@@ -46,6 +46,7 @@ class _PendingEvaluation:
     step: int
     content: Content
     futures: list[Future[Evaluation]]
+    diverged: bool
 
 
 class Evaluations:
@@ -77,7 +78,7 @@ class Evaluations:
         self._workers, self._run = workers, run
         self._pending: _PendingEvaluation | None = None
 
-    def start(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], bool]) -> bool:
+    def start(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], int]) -> bool:
         """Run the network over the data, as the state is now; what was pending has been collected.
 
         Args:
@@ -97,7 +98,7 @@ class Evaluations:
             for data in self.sets:
                 # A signal reaches processes at different times, and an evaluation is one of all: they stop together or
                 # wait forever.
-                if processes.largest(int(stop_requested())):
+                if processes.largest(stop_requested()):
                     break
                 images = self._images(data)
                 known = known and len(images) < WORTH_A_PROCESS
@@ -106,7 +107,7 @@ class Evaluations:
         # Outside of the average: a checkpoint holds the weights from which training continues.
         kept = content()
         if futures:
-            self._pending = _PendingEvaluation(state.step, kept, futures)
+            self._pending = _PendingEvaluation(state.step, kept, futures, state.divergence.diverged)
         return known
 
     def _images(self, data: EvaluationData) -> list[EvaluatedImage]:
@@ -139,15 +140,17 @@ class Evaluations:
             return None
         pending, state = self._pending, self._state
         results = [future.result() for future in pending.futures]
-        selection = state.selection.after(pending.step, results[0].metrics)
+        selection = state.selection.after(pending.step, results[0].metrics, diverged=pending.diverged)
         self._pending, state.selection, step = None, selection, pending.step
-        rate = self._learning_rates(step)
+        rate, best = self._learning_rates(step), selection.best_step == step
         # After a request to stop the last readers have no results.
         for data, result in zip(self.sets, results, strict=False):
             if self._log is not None:
-                self._log.tell(step, Evaluated(result.metrics, result.pictures, data.name, tuple(result.notes), rate))
+                chosen_by = selection.metric if best and data is self.sets[0] else ""
+                notes = tuple(result.notes)
+                self._log.tell(step, Evaluated(result.metrics, result.pictures, data.name, notes, rate, chosen_by))
         content: dict[str, Any] = {**pending.content, "selection": state.selection.content()}
-        return EvaluatedStep(step, content, best=state.selection.best_step == step)
+        return EvaluatedStep(step, content, best=best)
 
     @contextmanager
     def _averaged_weights(self) -> Iterator[None]:

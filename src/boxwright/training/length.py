@@ -31,6 +31,11 @@ def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float, dataset: Dat
     return steps_through(images, epochs, config.train_config.batch_size), images
 
 
+def epochs_text(epochs: float) -> str:
+    """Return "1 epoch", "0.1 epochs" or "187 epochs": two digits where there are fewer than ten."""
+    return f"{epochs:.0f} epochs" if epochs >= 10 else f"{epochs:.2g} epoch{'' if epochs == 1 else 's'}"
+
+
 def steps_through(images: int, epochs: float, batch_size: int) -> int:
     """Return how many steps go through so many images so often, at least 1; the last batch may begin another epoch."""
     return max(math.ceil(epochs * images / max(batch_size, 1)), 1)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from boxwright.base.errors import TrainingError
 from boxwright.base.files import cause, closed_in_children, lock, make_folder
@@ -51,6 +52,27 @@ def run_lock(folder: str | Path) -> Iterator[str]:
             os.ftruncate(descriptor, 0)
 
 
+RunState = Literal["training", "ended", "killed", "elsewhere"]
+
+
+def read_run_state(folder: Path) -> RunState:
+    """Return what the lock of a run's folder says, without taking it.
+
+    Returns:
+        "training" where a process of this host holds it, "elsewhere" where another host's did and may still, "killed"
+        where its process is gone without having ended in order, "ended" otherwise.
+    """
+    try:
+        holder = _parse_holder((folder / LOCK).read_bytes())
+    except OSError:
+        return "ended"
+    if not holder:
+        return "ended"
+    if holder.get("host") != socket.gethostname():
+        return "elsewhere"
+    return "training" if _lives(holder) else "killed"
+
+
 def _acquire(descriptor: int, path: Path) -> str:
     """Take the lock; return a warning if the file system has no locks."""
     until = time.monotonic() + _ORPHANS_SECONDS
@@ -77,8 +99,12 @@ def _acquire(descriptor: int, path: Path) -> str:
 
 def _holder(descriptor: int) -> dict[str, object]:
     os.lseek(descriptor, 0, os.SEEK_SET)
+    return _parse_holder(os.read(descriptor, 4096))
+
+
+def _parse_holder(text: bytes) -> dict[str, object]:
     try:
-        content = json.loads(os.read(descriptor, 4096))
+        content = json.loads(text)
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from uuid import uuid4
 
 import numpy as np
@@ -30,7 +33,8 @@ from boxwright.evaluation.metrics.metric import without_nan
 from boxwright.nn.criteria.criterion import Description
 from boxwright.types import Categories
 
-_LINES = "metrics.jsonl"
+T = TypeVar("T")
+LINES = "metrics.jsonl"
 _LOG = logging.getLogger("boxwright.run")
 
 
@@ -44,13 +48,18 @@ class Scalars:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation: metrics, pictures by image id, the evaluation reader's name, and why values are absent."""
+    """An evaluation: metrics, pictures by image id, the evaluation reader's name, and why values are absent.
+
+    Attributes:
+        best_metric: The metric by which it is the run's best yet; empty if it is not.
+    """
 
     metrics: dict[str, float]
     pictures: dict[str, NDArray[np.uint8]]
     name: str = ""
     notes: tuple[str, ...] = ()
     learning_rate: float | None = None
+    best_metric: str = ""
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -229,7 +238,7 @@ class JsonLines:
             start: The step at which the run begins or resumes.
             evaluated: The step of the last evaluation that counts.
         """
-        path = model_dir / _LINES
+        path = model_dir / LINES
         _forget_after(path, start, evaluated)
         self._file = path.open("a", encoding="utf-8")
 
@@ -345,7 +354,7 @@ def _forget_after(path: Path, step: int, evaluated: int) -> None:
         return
     kept = []
     for line in read_file(path).decode(errors="replace").splitlines():
-        values = _parsed(line)
+        values = parse_line(line)
         done = values.get("step")
         # Evaluations may be logged after later steps, so they have a limit of their own: the last that the checkpoint
         # has.
@@ -356,14 +365,14 @@ def _forget_after(path: Path, step: int, evaluated: int) -> None:
 
 def read_lines(model_dir: Path) -> list[dict[str, object]]:
     """Return the lines of a run's metrics.jsonl, in order; none where there is no such file."""
-    path = model_dir / _LINES
+    path = model_dir / LINES
     if not path.is_file():
         return []
-    rows = [_parsed(line) for line in read_file(path).decode(errors="replace").splitlines()]
+    rows = [parse_line(line) for line in read_file(path).decode(errors="replace").splitlines()]
     return [row for row in rows if isinstance(row.get("step"), int)]
 
 
-def _parsed(line: str) -> dict[str, object]:
+def parse_line(line: str) -> dict[str, object]:
     """Read a line; one that is no object of JSON has nothing in it."""
     try:
         values = json.loads(line)
@@ -407,20 +416,49 @@ def _open_wandb(library: Any, model_dir: Path, config_text: str) -> TrackerListe
     return TrackerListener(lambda step, values: run.log({**values, "step": step}), run.finish)
 
 
+_ANSWER_S = 10.0
+
+
+def _answered(call: Callable[[], T]) -> T:
+    """Return a call's result, made in another thread; raise a TrainingError if none has come within ten seconds.
+
+    A server that does not answer is asked again by its library for minutes, which a run must not wait for.
+    """
+    future = Future[T]()
+
+    def make() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:  # noqa: BLE001  # raised where the result is wanted
+            future.set_exception(error)
+
+    # A daemon, so that the program's exit does not wait for it either.
+    threading.Thread(target=make, name="tracker", daemon=True).start()
+    try:
+        return future.result(_ANSWER_S)
+    except FutureTimeout:
+        raise TrainingError(f"no answer within {_ANSWER_S:g} s") from None
+
+
 def _open_mlflow(library: Any, model_dir: Path, config_text: str) -> TrackerListener:
-    library.set_experiment("boxwright")
+    _answered(lambda: library.set_experiment("boxwright"))
     note = model_dir / "mlflow_run_id"
     known = note.read_text(encoding="utf-8").strip() if note.is_file() else None
     run = library.start_run(run_id=known, run_name=None if known else model_dir.resolve().name)
     write_whole(note, run.info.run_id)
-    library.log_text(config_text, "pipeline.config")
+    number = run.info.run_id  # the active run is another in each thread
+    _answered(lambda: library.log_text(config_text, "pipeline.config", run_id=number))
 
     def write(step: int, values: Mapping[str, float]) -> None:
         # What MLflow allows in a metric's name; COCO's have @ and parentheses.
         allowed = {re.sub(r"[^/\w.\- ]", "_", name): value for name, value in values.items()}
-        library.log_metrics(allowed, step=step)
+        _answered(lambda: library.log_metrics(allowed, step=step, run_id=number))
 
-    return TrackerListener(write, library.end_run)
+    def end() -> None:
+        _answered(lambda: library.get_run(number))  # asks whether there is somebody to tell
+        library.end_run()
+
+    return TrackerListener(write, end)
 
 
 _TRACKERS: dict[str, Callable[[Any, Path, str], TrackerListener]] = {"wandb": _open_wandb, "mlflow": _open_mlflow}

@@ -14,9 +14,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from boxwright.base.distributed import Processes
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
+from boxwright.base.files import is_file, write_whole
 from boxwright.config.load import dump_message
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
+from boxwright.nn.criteria.criterion import TOTAL
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.training import ENDLESS, TrainingPlan
 from boxwright.training.background_writer import BackgroundWriter, Content, contribute, copied
@@ -29,7 +31,7 @@ from boxwright.training.settings import RunSettings
 from boxwright.training.state import Selection, TrainingState
 from boxwright.training.step import Learner, NotFiniteError, StepReport, check_step
 from boxwright.training.step_log import StepLog
-from boxwright.training.stop import StopReason, agreed_batches
+from boxwright.training.stop import RunEnd, StopReason, agreed_batches
 from boxwright.weights.store import CheckpointStore
 
 STAGES = ("data", "forward", "assignment", "losses", "backward", "optimizer")
@@ -141,6 +143,7 @@ class _Progress:
     skipped_in_a_row: int = 0
     last: StepReport | None = None
     ending: StopReason = StopReason.NOT_YET
+    wrote_config: bool = False
 
 
 @dataclass
@@ -156,7 +159,7 @@ class Loop:
     log: TrainingLog | None
     evaluations: Evaluations
     processes: Processes
-    stop_requested: Callable[[], bool]
+    stop_requested: Callable[[], int]
     writer: BackgroundWriter
 
     def __post_init__(self) -> None:
@@ -170,19 +173,20 @@ class Loop:
         self.progress = _Progress(saved=self.state.step or -1)
         self.step_log = StepLog(self.log, self.state, self.plan, self.settings, self.processes)
 
-    def loop(self) -> None:
-        """Step until the configured number, or until there is a reason to end earlier."""
+    def loop(self) -> RunEnd:
+        """Step until the configured number, or until there is a reason to end earlier; return why it ended."""
         state, total = self.state, self.plan.num_steps
         if state.step >= total:
             self.processes.log.info(f"already trained for {state.step} of {total} steps")
             if state.selection.evaluated < state.step:
                 self._evaluate()  # which a kill, or Ctrl-C, prevented
                 self._agree_on_selection()
-            return
+            return self._end_of_run()
         self._start()
         with closing(self._incoming()) as batches:
             while not (state.step >= total or state.selection.exhausted) and (batch := next(batches, None)):
                 report = self._step(batch)
+                self._write_config()
                 self.writer.poll()
                 self._collect_when_ready()
                 self.step_log.log_step(report, batch)
@@ -193,6 +197,15 @@ class Loop:
                 if self._is_due(self._evaluate_every):
                     self._evaluate()
         self._finish()
+        return self._end_of_run()
+
+    def _end_of_run(self) -> RunEnd:
+        """Return how far the run came; a signal counts however late, as the last evaluation is left out then."""
+        # Of several processes, only some may have received it.
+        if number := self.processes.largest(self.stop_requested()):
+            return RunEnd(self.state.step, StopReason.INTERRUPTED, number)
+        complete = self.state.step >= self.plan.num_steps or self.state.selection.exhausted
+        return RunEnd(self.state.step, StopReason.NOT_YET if complete else self.progress.ending)
 
     def profile(self) -> None:
         """Measure some steps and log where their time goes; nothing is saved."""
@@ -220,7 +233,8 @@ class Loop:
             raise
         except BoxwrightError:
             pass  # the error at hand is the one to report
-        if not self.state.updating:
+        # Weights that have diverged are not worth resuming from.
+        if not self.state.updating and not self.state.divergence.diverged:
             with suppress(NotFiniteError):
                 check_step(self.progress.last, self.state)
             path = self.store.folder / f"ckpt-{self.state.step}.pt"
@@ -279,8 +293,18 @@ class Loop:
                 continue  # it was the step before: this batch has still to be learned from
             except DataError as error:  # of a loss, which does not know where its objects come from
                 raise DataError(f"{self.batches.origin(batch)}: {error}") from None
+            self._observe_loss(self.progress.last, report)
             self.progress.last, self.progress.skipped_in_a_row = report, 0
             return report
+
+    def _observe_loss(self, previous: StepReport | None, report: StepReport) -> None:
+        """Warn, or end the run, if it has diverged; only of steps whose numbers need not be waited for any more."""
+        known = [previous] if previous is not None and previous.batch is not None else []
+        for each in [*known, *([report] if report.batch is None else [])]:
+            if message := self.state.divergence.observe(each.before.step + 1, each.losses[TOTAL]):
+                if self.settings.stop_on_divergence:
+                    raise TrainingError(f"{message}; the newest checkpoint is from before")
+                self.processes.log.warning(f"{message}; --stop_on_divergence ends such a run")
 
     def _waits(self) -> bool:
         """Return whether the next step must be known to be finite at once; on a GPU most need not."""
@@ -323,7 +347,14 @@ class Loop:
             self._save_newest()
         self.progress.saved = self.state.step
 
+    def _write_config(self) -> None:
+        """Write the configuration into the run's folder once it had an effect: a failed command keeps the last."""
+        if self.processes.leads and not self.progress.wrote_config:
+            write_whole(self.store.folder / "pipeline.config", dump_message(self.config))
+        self.progress.wrote_config = True
+
     def _save_newest(self) -> None:
+        self._write_config()
         save = partial(self.store.save, self.state.step, began=self.state.began)
         with self.step_log.clock_stopped():
             content = self._content()
@@ -342,6 +373,7 @@ class Loop:
         """Run the network over the data of every reader; metrics are collected when they have been computed."""
         if not self.evaluations.sets:
             return
+        self._write_config()
         self._agree_on_selection()
         with self.step_log.clock_stopped():
             known = self.evaluations.start(self.learner.losses, self._content, self.stop_requested)
@@ -357,10 +389,9 @@ class Loop:
     def _collect_evaluation(self) -> Selection:
         """Return the selection after the pending evaluation; write the best, and its step's checkpoint again."""
         with self.step_log.clock_stopped():
-            evaluated, selection = self.evaluations.collect(), self.state.selection
+            evaluated = self.evaluations.collect()
             if evaluated is not None and evaluated.best:
-                message = f"best so far: {selection.metric} {selection.best:.4f}: {{path}}"
-                self.writer.write(partial(self.store.save_best, evaluated.step), evaluated.content, message)
+                self.writer.write(partial(self.store.save_best, evaluated.step), evaluated.content)
             # It was saved before its evaluation; with it, a resumed run neither repeats nor forgets the evaluation.
             if evaluated is not None and self.progress.saved == evaluated.step:
                 self.writer.write(partial(self.store.save, evaluated.step, began=self.state.began), evaluated.content)
@@ -386,9 +417,17 @@ class Loop:
             self._evaluate()
         self._agree_on_selection()
         self.writer.wait()
+        self._log_best()
         self.step_log.write_summary(self.store.folder, progress.last)
         if state.step < self.plan.num_steps:
             self.processes.log.info(_why_it_ended(progress.ending, state, self.plan.num_steps))
+
+    def _log_best(self) -> None:
+        """Log which checkpoint is the best, if there is one."""
+        selection, path = self.state.selection, self.store.best
+        if selection.best is not None and is_file(path):
+            chosen = f"{selection.metric} {selection.best:.4f} at step {selection.best_step}"
+            self.processes.log.info(f"best checkpoint: {path}, {chosen}")
 
     def _log_trainable(self) -> None:
         text = self.learner.trainable.report(self.state.step)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from boxwright.base.errors import TrainingError
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 from boxwright.base.threads import MOST_THREADS
+
+if TYPE_CHECKING:
+    from boxwright.base.settings import AnyDevice
 
 # Beyond these and NumPy's and torch's generators disagree on what a seed is.
 _SEEDS = 2**63
@@ -41,11 +44,13 @@ class RunOptions(TypedDict, total=False):
     recompute: bool
     tf32: bool
     profile: bool
-    device: str
+    device: AnyDevice
     data_timeout: float
     skip_bad_records: bool
     preflight: bool
     skip_not_finite: bool
+    stop_on_divergence: bool
+    accept_changes: bool
     summarize_every_n: int
 
 
@@ -119,9 +124,20 @@ class RunSettings:
         "Leave out a step whose loss or gradient is not finite, instead of ending; either way it is dumped for replay.",
         _SAFETY,
     )
+    stop_on_divergence: bool = setting(
+        False,
+        "End at a loss over a thousand times the median of the last hundred steps, instead of a warning.",
+        _SAFETY,
+    )
+    accept_changes: bool = setting(
+        False,
+        "Resume although the configuration changes what the weights were trained for: input size, anchors, …",
+        _SAFETY,
+    )
     summarize_every_n: int = 100
 
     def __post_init__(self) -> None:
+        name_device(self)
         for name in ("checkpoint_every_n", "max_to_keep", "log_every_n", "data_timeout"):
             if not getattr(self, name) >= 1:
                 raise TrainingError(f"{name}: expected at least 1, found {getattr(self, name)}")

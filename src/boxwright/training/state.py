@@ -23,6 +23,7 @@ from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import InitialShares, shares_of_layers, shares_of_new
 from boxwright.nn.optimization.optimizers import MovingAverage, Optimizer, average_decay, grouped
 from boxwright.pipeline.training import TrainingPlan
+from boxwright.training.divergence import DivergenceMonitor
 from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES
 from boxwright.weights.tensorflow.variables import parameter_names
 
@@ -50,8 +51,11 @@ class Selection:
         """Whether patience is at its end."""
         return 0 < self.patience <= self.waited
 
-    def after(self, step: int, metrics: dict[str, float]) -> Selection:
+    def after(self, step: int, metrics: dict[str, float], *, diverged: bool = False) -> Selection:
         """Take in an evaluation.
+
+        Args:
+            diverged: Whether the run had diverged at that step, which is never the best then.
 
         Returns:
             The selection after it; `best_step` is `step` where this one is the best.
@@ -68,7 +72,7 @@ class Selection:
                 f"computed: {', '.join(metrics) or 'nothing'}"
             )
         value, seen = metrics[metric], replace(self, metric=metric, evaluated=step)
-        if self._is_better(metric, value):
+        if not diverged and self._is_better(metric, value):
             return replace(seen, best=value, best_step=step, waited=0)
         return replace(seen, waited=self.waited + 1)
 
@@ -131,7 +135,9 @@ class TrainingState:
         samples: Samples seen: where the stream of data resumes.
         began: When the run began, in seconds since 1970.
         updating: Whether an update has begun and not ended: weights may be half-changed.
+        divergence: Knows the last losses, and whether the last of all was far above them.
         groups: A line for the log on each of the groups of weights that learn alike, where there are several.
+        changed_freezing: How many weights the program froze or unfroze itself, against the configuration.
     """
 
     detector: Detector
@@ -145,7 +151,9 @@ class TrainingState:
     selection: Selection = field(default_factory=Selection)
     began: float = field(default_factory=time.time)
     updating: bool = False
+    divergence: DivergenceMonitor = field(default_factory=DivergenceMonitor)
     groups: tuple[str, ...] = ()
+    changed_freezing: int = 0
 
     def counters(self) -> Counters:
         """Return how far the run has come."""
@@ -197,7 +205,9 @@ class TrainingState:
             "parts": self.parts,
             THREADS: torch.get_num_threads(),
             "selection": self.selection.content(),
+            "recent_losses": list(self.divergence.losses),
             "began": self.began,
+            **({CHANGED_FREEZING: self.changed_freezing} if self.changed_freezing else {}),
         }
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -233,6 +243,7 @@ class TrainingState:
         network = self.detector.network
         network.initial_shares = shares_of_layers(network, content[SHARES], content[AVERAGE_SHARES])
         self.selection = self.selection.restored(content["selection"])
+        self.divergence.restore(content.get("recent_losses", []))  # those of earlier versions have none
 
 
 def _check_slots(optimizer: Optimizer) -> None:
@@ -275,7 +286,8 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1)
 
 
-# A checkpoint's key.
+# Keys of a checkpoint.
+CHANGED_FREEZING = "changed_freezing"
 THREADS = "threads"
 
 

@@ -290,7 +290,9 @@ class Learner:
     def __init__(self, state: TrainingState, plan: TrainingPlan, processes: Processes) -> None:
         """Set up."""
         self.state, self.plan, self.processes = state, plan, processes
-        self.trainable = self._trainable()
+        network = state.detector.network
+        self.trainable = Trainable(network, plan.freezing, parameter_names(network))
+        self.trainable.begin(state.step)
         self.losses = LossModule(state.detector, plan)
         self.module: nn.Module = self.losses
         self.learning: frozenset[str] = frozenset()
@@ -299,7 +301,7 @@ class Learner:
     def shard(self) -> None:
         """Spread weights, averages and slots over the processes; no step has been taken yet."""
         shard_state(self.losses, self.state, self.processes.count)
-        self.trainable = self._trainable()
+        self.trainable = self.trainable.rebound(self.state.detector.network)
 
     def unwrap(self) -> None:
         """Drop DistributedDataParallel: torch 2.8 waits forever to end a group of processes that it still uses."""
@@ -361,10 +363,16 @@ class Learner:
     learn = step
 
     def _freeze(self) -> None:
-        """Make the weights of this step trainable and freeze the others; rewrap the module when they change."""
-        learning = self.trainable.apply(self.state.step)
+        """Unfreeze what the configuration begins to train at this step; rewrap the module when other weights learn."""
+        self.trainable.advance(self.state.step)
+        learning = self.trainable.learning()
+        if not learning:
+            raise TrainingError(
+                f"step {self.state.step + 1}: nothing learns: requires_grad is False for all weights of the network"
+            )
         if learning == self.learning:
             return
+        self.state.changed_freezing = self.trainable.changed(self.state.step)
         self.learning = learning
         if is_sharded_module(self.losses):
             freeze_whole_weights(self.losses)
@@ -450,7 +458,3 @@ class Learner:
                 f"step {state.step + 1}: not enough memory to update the weights ({first_line(error)}); "
                 "a smaller network, or an optimizer that remembers less of each weight, needs less"
             ) from None
-
-    def _trainable(self) -> Trainable:
-        network = self.state.detector.network
-        return Trainable(network, self.plan.freezing, parameter_names(network))

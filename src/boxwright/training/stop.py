@@ -6,11 +6,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import IntEnum
 
 from boxwright.base.distributed import Processes
 from boxwright.base.errors import BoxwrightError, TrainingError
+from boxwright.base.signals import end_signals, leave_terminal, second_handler
 from boxwright.data.batch import Batch
 
 
@@ -24,30 +26,64 @@ class StopReason(IntEnum):
     FAILED = 4
 
 
-@contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C or SIGTERM into a question that the loop asks before each step.
+@dataclass(frozen=True)
+class RunEnd:
+    """How far a run came, and why it went no further.
 
-    A second one stops at once, as always.
+    Attributes:
+        step: Steps done in all, in this process and those before it.
+        reason: `NOT_YET` for a run that is complete, or whose patience ended.
+        signal: The number of the signal that interrupted it; 0 if none did.
     """
-    asked = threading.Event()
+
+    step: int
+    reason: StopReason = StopReason.NOT_YET
+    signal: int = 0
+
+
+# What a shell and its schedulers know a temporary failure by: EX_TEMPFAIL of sysexits.h.
+_TIME_UP_STATUS = 75
+
+
+def exit_status(end: RunEnd) -> int:
+    """Return the status with which a command exits after a run: 0 only if there is nothing left to train."""
+    if end.reason is StopReason.TIME_UP:
+        return _TIME_UP_STATUS
+    if end.reason is StopReason.INTERRUPTED:
+        return 128 + end.signal  # as shells count
+    return 0
+
+
+@contextmanager
+def stop_requests() -> Iterator[Callable[[], int]]:
+    """Turn the first signal to stop into a question that the loop asks before each step: which one, 0 for none.
+
+    A second one stops at once, as always; a terminal that is closed may send several.
+    """
+    received: list[int] = []
+
+    def first_signal() -> int:
+        return received[0] if received else 0
+
     # Python lets only the main thread set signal handlers; in another, a run ends by its own rules alone.
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield first_signal
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *end_signals())}
 
     def ask(number: int, _: object) -> None:
-        asked.set()
+        received.append(number)
+        leave_terminal(number)
         # Not `print`: a signal may interrupt one, and a buffered stream refuses to be entered twice.
-        os.write(2, b"\nstopping after this step or evaluation, with a checkpoint; once more stops at once\n")
+        with suppress(OSError):
+            os.write(2, b"\nstopping after this step or evaluation, with a checkpoint; once more stops at once\n")
         # The handler that was there before takes the second one: KeyboardInterrupt, or the end of the process.
-        signal.signal(number, before[signal.Signals(number)])
+        signal.signal(number, second_handler(number, before[signal.Signals(number)]))
 
     for number in before:
         signal.signal(number, ask)
     try:
-        yield asked.is_set
+        yield first_signal
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

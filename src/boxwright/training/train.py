@@ -14,11 +14,12 @@ import torch
 from boxwright.base.device import is_out_of_memory, tf32_allowed, usable_device
 from boxwright.base.distributed import Processes, join_processes
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
-from boxwright.base.files import write_whole
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
-from boxwright.data.dataset import Dataset
+from boxwright.data.dataset import Dataset, with_white_level
 from boxwright.data.loader import BatchStream, training_batches
+from boxwright.data.own_dataset import OwnDataset
+from boxwright.data.pixel_scale import measure_white_level
 from boxwright.data.worker_folder import clear_worker_folders
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
@@ -26,11 +27,14 @@ from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import take_out_initial
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_reader import build_dataset, with_orientation_rule
+from boxwright.pipeline.input_reader import build_dataset, state_white_level, with_orientation_rule
+from boxwright.pipeline.message import white_level
 from boxwright.pipeline.missing import require_for_training
+from boxwright.pipeline.run_length import schedule_mismatch
 from boxwright.pipeline.tensorflow_version import explain_version, keep_version
 from boxwright.pipeline.training import TrainingPlan, build_training
 from boxwright.training.background_writer import BackgroundWriter
+from boxwright.training.changes import describe_changes
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
 from boxwright.training.initialize import initialize, resume_tensorflow, with_classes
@@ -40,8 +44,15 @@ from boxwright.training.loop import Loop
 from boxwright.training.losses import recompute_blocks
 from boxwright.training.preflight.examine import examine_quickly
 from boxwright.training.settings import RunSettings
-from boxwright.training.state import Selection, TrainingState, new_state, placed, run_threads
-from boxwright.training.stop import stop_requests
+from boxwright.training.state import (
+    CHANGED_FREEZING,
+    Selection,
+    TrainingState,
+    new_state,
+    placed,
+    run_threads,
+)
+from boxwright.training.stop import RunEnd, stop_requests
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.initial_shares import stored_shares
 from boxwright.weights.store import CheckpointStore, read_config
@@ -58,7 +69,7 @@ def train(
     listeners: Mapping[str, Listener] | None = None,
     dataset: Dataset | None = None,
     detector: Detector | None = None,
-) -> int:
+) -> RunEnd:
     """Train the detector that a configuration describes, resuming where an earlier run stopped.
 
     Under torchrun all processes call it alike; one of them writes and logs.
@@ -73,7 +84,7 @@ def train(
         detector: The detector, trained in place; None for a new one of the configuration's `model`.
 
     Returns:
-        Steps done in all: fewer than configured where the time was up, patience ended or the run was
+        The steps done in all, and why there are fewer than configured: the time was up, patience ended or the run was
         interrupted, in all cases after a checkpoint was saved.
 
     Raises:
@@ -90,11 +101,11 @@ def train(
         resources.callback(run.learner.unwrap)
         if settings.profile:
             run.profile()
-        else:
-            with _saving_before_stopping(run, processes):
-                run.loop()
-            take_out_initial(run.state.detector.network)  # what is on disk goes on; what the caller holds is used
-        return run.state.step
+            return RunEnd(run.state.step)
+        with _saving_before_stopping(run, processes):
+            end = run.loop()
+        take_out_initial(run.state.detector.network)  # what is on disk goes on; what the caller holds is used
+        return end
 
 
 def _lock_folder(folder: Path, processes: Processes, resources: ExitStack) -> None:
@@ -163,12 +174,16 @@ def _prepare(
         _lock_folder(model_dir, processes, resources)
     newest = processes.from_leader(store.latest)
     resources.enter_context(run_threads(settings.threads, None if newest is None else newest[1], processes.log))
-    begun = _with_kept_semantics(config, newest)
+    begun = _with_white_level(_with_kept_semantics(config, newest), dataset, newest, processes)
     if begun != with_orientation_rule(config):
         plan = build_training(begun, workers=settings.workers, skip_bad=settings.skip_bad_records)
-        dataset = build_dataset(begun.train_input_reader, "train_input_reader") if own_dataset is None else own_dataset
+        if own_dataset is None:
+            dataset = build_dataset(begun.train_input_reader, "train_input_reader")
+        else:
+            dataset = with_white_level(own_dataset, white_level(begun))
         evaluations = _open_evaluations(begun, plan, settings, dataset)
     config = begun
+    _log_changes(config, newest, settings, processes)
     plan = plan.with_seed(_seed(newest, settings.seed))
     if meaning := explain_version(config):
         processes.log.info(meaning)
@@ -177,13 +192,16 @@ def _prepare(
     device = resources.enter_context(_device(settings, processes))
     built = build_detector(config, dataset.categories) if own_detector is None else with_classes(own_detector, dataset)
     detector = placed(built, device)
+    detector.white_level = white_level(config)  # of a caller's own detector, too
     state, config.pedigree = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
+    elif config.train_config is not None and (line := schedule_mismatch(config.train_config)):
+        processes.log.info(line)
     _change_execution(state, plan, settings, processes)
     log, folder = None, None if settings.profile else model_dir  # a profile leaves the run's folder alone
     if processes.leads and not settings.profile:
-        write_whole(store.folder / "pipeline.config", text := dump_message(config))
+        text = dump_message(config)
         log = resources.enter_context(_open_log(store.folder, text, state, listeners, settings))
     return Loop(
         config=config,
@@ -203,14 +221,41 @@ def _prepare(
 def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: Checkpoint | None) -> m.TrainEvalPipelineConfig:
     """Return a run's configuration; a resumed one keeps a part of its first, even if the default has changed since.
 
-    That is the version of TensorFlow whose semantics it has, and which way up its labels see pictures: they must not
-    move in the middle of a run.
+    That is the version of TensorFlow whose semantics it has, which way up its labels see pictures, and what is white in
+    them: they must not move in the middle of a run.
     """
     if newest is None:
         return with_orientation_rule(config)
     path, content = newest
     begun = read_config(content, path)
-    return with_orientation_rule(keep_version(config, begun), begun)
+    return state_white_level(with_orientation_rule(keep_version(config, begun), begun), white_level(begun))
+
+
+def _with_white_level(
+    config: m.TrainEvalPipelineConfig, dataset: Dataset, newest: Checkpoint | None, processes: Processes
+) -> m.TrainEvalPipelineConfig:
+    """Return a configuration that states what is white in images that are not of 8 bits, if the data have such.
+
+    A run that is resumed reads files as it began.
+    """
+    if white_level(config) or (newest is not None and not isinstance(dataset, OwnDataset)):
+        return config
+    # One process chooses: a caller's own data may be augmented at random, and show each another range.
+    level, line = processes.from_leader(partial(measure_white_level, dataset))
+    if line:
+        processes.log.warning(line)
+    return state_white_level(config, level)
+
+
+def _log_changes(
+    config: m.TrainEvalPipelineConfig, newest: Checkpoint | None, settings: RunSettings, processes: Processes
+) -> None:
+    """List what a resumed run's configuration changes; raise a CheckpointError where the weights would mislead."""
+    if newest is None:
+        return
+    path, content = newest
+    for line in describe_changes(read_config(content, path), config, path, accepted=settings.accept_changes):
+        processes.log.info(line)
 
 
 def _find_first_weights(plan: TrainingPlan, model_dir: Path, processes: Processes) -> None:
@@ -228,7 +273,8 @@ def _log_unsupported_fields(config: m.TrainEvalPipelineConfig, processes: Proces
     for note in config.notes:
         processes.log.info(note)
     for field in report(config):
-        if field.worth_saying:
+        # A preset's fields are not the user's to change.
+        if field.worth_saying and not field.in_preset:
             processes.log.info(str(field))
 
 
@@ -367,6 +413,11 @@ def _restore(
         state.restore({**content, **stored_shares(content, config, path)})
         pedigree = list(read_config(content, path).pedigree)
         processes.log.info(f"resuming from {path}, step {state.step}")
+        if changed := content.get(CHANGED_FREEZING):
+            processes.log.warning(
+                f"{changed} weights were frozen or unfrozen in Python (requires_grad); the resumed run freezes what "
+                "train_config says"
+            )
         if content.get("compiled_kernels"):
             processes.log.info("an earlier version computed some layers otherwise: the last bits of numbers may change")
     return state, pedigree

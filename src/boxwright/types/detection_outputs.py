@@ -169,3 +169,13 @@ def from_tf_outputs(outputs: dict[str, Any], sizes: Any) -> dict[str, Any]:
     if parts is not None and "masks" in fields:
         fields["masks"] = fields["masks"] * (parts == 0) + (parts > 0)
     return fields
+
+
+# Outputs of a graph for LiteRT, in the order that readers of such files expect.
+LITERT_OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
+# A CenterNet that learns keypoints has these as well, after the others.
+LITERT_KEYPOINT_OUTPUTS = ("detection_keypoints", "detection_keypoint_scores")
+# Tensors within such a graph that only its comparison with ours reads; the first are outputs in other formats.
+LITERT_RAW = ("raw_boxes", "raw_scores")
+LITERT_KEPT = ("detection_anchor_indices", "detection_boxes_strided", *LITERT_RAW)
+LITERT_KEPT_WITHOUT_STRIDED = tuple(name for name in LITERT_KEPT if name != "detection_boxes_strided")

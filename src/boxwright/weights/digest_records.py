@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import cause, file_sha256, shown, waiting_lock, write_whole
+from boxwright.base.files import cause, file_sha256, read_bytes, shown, waiting_lock, write_whole
 
 _FILE = "digests.json"
 
@@ -67,7 +67,7 @@ def read_records(folder: Path) -> dict[str, DigestRecord]:
     """
     path = folder / _FILE
     try:
-        rows = json.loads(path.read_bytes())
+        rows = json.loads(read_bytes(path))
         return {name: _parse(row) for name, row in rows.items()}
     except FileNotFoundError:
         return {}

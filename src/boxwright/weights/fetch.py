@@ -20,7 +20,16 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bar
 
 from boxwright.base.errors import CheckpointError, OutputError
-from boxwright.base.files import cache_folder, cause, diagnose_wrong_file, is_file, make_folder, shown, waiting_lock
+from boxwright.base.files import (
+    cache_folder,
+    cause,
+    diagnose_wrong_file,
+    is_file,
+    make_folder,
+    open_regular,
+    shown,
+    waiting_lock,
+)
 from boxwright.weights.digest_records import DigestRecord, compute_record, read_records, write_record
 from boxwright.weights.download import Connection, Progress, UnreachableError, discard_partial, download, require_secure
 from boxwright.weights.hub import OFFLINE, PREFIX, HubAddress, fetch_model, hub_cache, is_offline
@@ -319,7 +328,7 @@ def _web_address(weights: PublishedWeights) -> str:
 def _wrong_file(weights: PublishedWeights, path: Path, suffix: str) -> str:
     """Return what a file is in place of the one expected, by its size and its beginning; empty if it may be the one."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head, size = file.read(16), os.fstat(file.fileno()).st_size
     except OSError as error:
         raise CheckpointError(f"{shown(path)}: {cause(error)}") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file
+from boxwright.weights.demo_model import demo_model
 from boxwright.weights.fetch import fetch_published
 from boxwright.weights.hub import fetch_model, hub_address
 from boxwright.weights.published import explain_unknown, find_published
@@ -42,14 +43,16 @@ def exists(path: str | Path) -> bool:
 
 
 def local_path(source: str | Path) -> Path:
-    """Return the path of a model that a user names: a path that exists, else the fetched file of a name.
+    """Return the path of a model that a user names: a path that exists, else the file of a name, fetched if need be.
 
     Args:
-        source: A path, the name of published weights, or hf://USER/NAME[@REVISION].
+        source: A path, "demo", the name of published weights, or hf://USER/NAME[@REVISION].
 
     Raises:
         CheckpointError: If it can neither be reached nor found in a cache.
     """
+    if (shipped := demo_model(source)) is not None:
+        return shipped
     address = hub_address(source)
     if address is not None:
         return fetch_model(address)
@@ -66,13 +69,13 @@ def find_weights(named: str, folder: str = "") -> tuple[str, str]:
     """Return the path of weights, and a message if it differs from what was named.
 
     Args:
-        named: A path, the name of published weights, or hf://USER/NAME.
+        named: A path, "demo", the name of published weights, or hf://USER/NAME.
         folder: The folder of the configuration that names it; empty if none does.
 
     Raises:
         CheckpointError: If nothing is there, or it can neither be reached nor found in a cache.
     """
-    if hub_address(named) is not None:
+    if demo_model(named) is not None or hub_address(named) is not None:
         fetched = str(local_path(named))
         return fetched, f"{named} is {fetched}"
     path, note = find_source(named, folder)

@@ -167,8 +167,9 @@ def load_weights(
     Args:
         detector: The detector, changed in place, or unchanged if loading fails.
         source: A TF2 checkpoint (prefix, folder, or SavedModel), one of our checkpoints (a file, or a run's folder, of
-            which the newest is used), a `.safetensors` file with our names, a `.pth` file of a known layout
-            (`pytorch_names`), or a mapping from TF2 checkpoint keys to arrays in TensorFlow's layout.
+            which the newest is used), a `.safetensors` file with our names, a file that `torch.save` wrote of the
+            network's own state dictionary or of a known layout (`pytorch_names`), or a mapping from TF2 checkpoint
+            keys to arrays in TensorFlow's layout.
         scope: "full" requires every tensor, with the same shape. "detection" restores all but the heads, as TensorFlow
             does; "classification" only the backbone. "transfer" restores all that fits: a class or box predictor in
             which a shape differs keeps its initial values, as does attention to context that the source lacks; if a

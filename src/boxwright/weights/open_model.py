@@ -7,8 +7,9 @@ features from a file, for pictures that come without any.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ import numpy as np
 
 from boxwright.base.errors import ConfigError, DataError, ExportError
 from boxwright.base.files import is_file, read_file, shown
+from boxwright.base.settings import device_name
+from boxwright.base.threads import refuse_in_fork, runtime_threads
 from boxwright.config.load import parse_message
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
@@ -26,12 +29,14 @@ from boxwright.runtime.formats import is_export
 from boxwright.runtime.sessions import read_metadata
 from boxwright.types.categories import Categories
 from boxwright.types.detections import DetectFunction
+from boxwright.weights.demo_model import DEMO_MODEL
 from boxwright.weights.exports import open_export
 from boxwright.weights.fetch import weights_cache
 from boxwright.weights.find_weights import exists, local_path, unknown
 from boxwright.weights.hub import hub_cache
 
 if TYPE_CHECKING:
+    from boxwright.base.settings import AnyDevice
     from boxwright.nn.detector import Detector
 
 
@@ -73,11 +78,15 @@ class Configuration:
     path: Path | None
 
 
+def output_folder(model: Path) -> Path:
+    """Return the folder for what is made of a model: its run's; for shipped and cached weights, the current one."""
+    kept = (DEMO_MODEL, weights_cache(), hub_cache())
+    return Path() if any(model.resolve().is_relative_to(folder.resolve()) for folder in kept) else run_folder(model)
+
+
 def export_folder(model: Path) -> Path:
-    """Return the folder for a model's exports: in that of its run, for cached weights in the current one."""
-    caches = (weights_cache(), hub_cache())
-    cached = any(model.resolve().is_relative_to(cache.resolve()) for cache in caches)
-    return (Path() if cached else run_folder(model)) / "export"
+    """Return the folder for a model's exports."""
+    return output_folder(model) / "export"
 
 
 def run_folder(path: Path) -> Path:
@@ -131,6 +140,8 @@ class OpenModel:
         opened: The detector on its device, or an exported one.
         own_config: The configuration of its training; None for an exported one, which contains its own.
         original_sha256: Of the weights, before they were optimized; empty if they are as they were stored.
+        threads: How many an exported file's runtime was told to use; 0 for its default.
+        process: The one that opened it.
     """
 
     path: Path
@@ -138,6 +149,8 @@ class OpenModel:
     step: int
     own_config: TrainEvalPipelineConfig | None = None
     original_sha256: str = ""
+    threads: int = 0
+    process: int = field(default_factory=os.getpid)
 
     @property
     def is_exported(self) -> bool:
@@ -149,7 +162,18 @@ class OpenModel:
         """The detector as a torch.nn.Module; an exported file has none, which is an ExportError."""
         if isinstance(self.opened, ExportedDetector):
             raise ExportError(f"{shown(self.path)} is exported: it contains no PyTorch module; load the run instead")
+        self._refuse_in_fork()
         return self.opened
+
+    def _refuse_in_fork(self) -> None:
+        if isinstance(self.opened, ExportedDetector):
+            count = self.threads or runtime_threads()
+        else:
+            import torch
+
+            on_gpu = next(self.opened.parameters()).is_cuda  # CUDA does not survive a fork at all
+            count = 0 if on_gpu else torch.get_num_threads()
+        refuse_in_fork(self.process, count, f"{shown(self.path)}: this model was loaded")
 
     @property
     def categories(self) -> Categories | None:
@@ -162,6 +186,13 @@ class OpenModel:
         if isinstance(self.opened, ExportedDetector):
             return self.opened.metadata.image_channels
         return self.opened.image_channels
+
+    @property
+    def white_level(self) -> float:
+        """The value that is white in pictures that are not of 8 bits, as in the data of the training; 0 if unstated."""
+        return (
+            self.opened.metadata.white_level if isinstance(self.opened, ExportedDetector) else self.opened.white_level
+        )
 
     @property
     def config(self) -> TrainEvalPipelineConfig:
@@ -212,7 +243,9 @@ class OpenModel:
 
         Raises:
             ExportError: For several sizes with an exported file.
+            BoxwrightError: In a fork of the process that opened the model, where it would never return.
         """
+        self._refuse_in_fork()
         if isinstance(self.opened, ExportedDetector):
             if multi_scale:
                 raise ExportError(f"{shown(self.path)} is exported: its scales are fixed; load the run instead")
@@ -226,7 +259,7 @@ class OpenModel:
 def open_model(
     path: str | Path,
     *,
-    device: str = "auto",
+    device: AnyDevice = "auto",
     threads: int = 0,
     config: TrainEvalPipelineConfig | None = None,
     categories: Categories | None = None,
@@ -235,9 +268,9 @@ def open_model(
     """Open a run's folder (its newest checkpoint), a checkpoint, an archive of the model zoo, or an exported file.
 
     Args:
-        path: Such a path, the name of published weights, or hf://USER/NAME.
-        device: cpu, cuda, cuda:1, or auto for a GPU if available; exported files run on the CPU for auto, or on a
-            device of their runtime (`runtime/devices.py`).
+        path: Such a path, "demo", the name of published weights, or hf://USER/NAME.
+        device: cpu, cuda, a GPU as 1, cuda:1 or torch.device, or auto for a GPU if available; exported files run on
+            the CPU for auto, or on a device of their runtime (`runtime/devices.py`).
         threads: How many an exported file's runtime uses; 0 for its default. PyTorch's are the process's.
         config: The configuration of the model, instead of the checkpoint's own.
         categories: The classes, instead of the checkpoint's own.
@@ -252,8 +285,8 @@ def open_model(
     if is_export(path) and is_file(path):
         if config is not None or categories is not None:
             raise fixed(path)
-        exported = open_export(path, threads, device, allow_edited=allow_edited)
-        return OpenModel(path, exported, exported.metadata.step)
+        exported = open_export(path, threads, device_name(device), allow_edited=allow_edited)
+        return OpenModel(path, exported, exported.metadata.step, threads=threads)
     from boxwright.base.device import usable_device
     from boxwright.weights.restore import restore_detector
 

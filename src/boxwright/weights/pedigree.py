@@ -19,7 +19,7 @@ from boxwright.weights.digest_records import compute_record
 from boxwright.weights.export_weights import is_weights_folder
 from boxwright.weights.fetch import identify_published
 from boxwright.weights.restore import stored_config
-from boxwright.weights.sources import is_tensorflow
+from boxwright.weights.sources import is_state_dict, is_tensorflow
 from boxwright.weights.zoo_archive import is_archive
 
 _UNKNOWN = "not known"
@@ -38,7 +38,7 @@ def origins(path: Path) -> list[m.WeightsOrigin]:
     weights, digest = identify_published(path)
     if weights is not None:
         return [weights.origin(digest)]
-    if path.suffix.lower() in (".pth", ".safetensors") or is_archive(path):
+    if path.suffix.lower() == ".safetensors" or is_state_dict(path) or is_archive(path):
         digest = digest or compute_record(path.parent, path).sha256
         return [m.WeightsOrigin(file=path.name, sha256=digest)]
     if is_tensorflow(path) or (is_weights_folder(path) and not is_file(path / "pipeline.config")):

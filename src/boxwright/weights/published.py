@@ -85,6 +85,11 @@ class PublishedWeights:
         return self.holds == "detector" and bool(self.presets or self.own_configuration)
 
     @property
+    def coco_box_ap(self) -> float | None:
+        """The average precision of its boxes on COCO's val2017 that its authors state; None if they state none."""
+        return self.ap if not self.ap_note or self.ap_note.startswith("of boxes") else None
+
+    @property
     def whole_digest(self) -> str:
         """The SHA-256 of the file; empty if only a part of it, or nothing, is stated."""
         return self.sha256 if len(self.sha256) == _WHOLE_DIGEST else ""

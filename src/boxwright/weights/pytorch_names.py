@@ -16,6 +16,7 @@ Dimensions: A anchors per location, C channels, S scales, R aspect ratios.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
 from boxwright.families.shared.source_weights import (
+    FileFacts,
     Names,
     SourceWeights,
     both,
@@ -237,23 +239,15 @@ def _shifted(bias: Tensor, parts: _Parts) -> Tensor:
 _DEVIATION = (0.229, 0.224, 0.225)  # of torchvision's preprocessing, red, green and blue
 
 
-def read_pth(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in a file by name, without DataParallel's prefix.
+def read_training_state(path: Path) -> tuple[dict[str, Tensor], FileFacts]:
+    """Return the tensors in a file by name, without prefixes of wrappers, and what the file says beside them.
 
     Args:
-        path: A file that `torch.save` wrote: a state dictionary, or one below `model` or `state_dict`.
+        path: A file that `torch.save` wrote: a state dictionary, or a training state with one below `model`,
+            `state_dict` or `ema`.
 
     Raises:
         CheckpointError: If the file is missing, broken, or holds anything else.
-    """
-    return read_training_state(path)[0]
-
-
-def read_training_state(path: Path) -> tuple[dict[str, Tensor], frozenset[str]]:
-    """Return the tensors of `read_pth`, and the keys of the training state that holds them; none for tensors alone.
-
-    Raises:
-        CheckpointError: As for `read_pth`.
     """
     try:
         content = load_archive(path)
@@ -263,9 +257,9 @@ def read_training_state(path: Path) -> tuple[dict[str, Tensor], frozenset[str]]:
         raise CheckpointError(
             str(error).replace("not a readable checkpoint", "not readable as tensors by names")
         ) from None
-    entries = (
-        frozenset(map(str, content)) if isinstance(content, dict) and _holds_weights(content) else frozenset[str]()
-    )
+    facts = FileFacts()
+    if isinstance(content, dict) and _holds_weights(content):
+        facts = FileFacts(entries=frozenset(map(str, content)), class_names=_class_names(content))
     for key in ("ema", "module"):  # of a training state of D-FINE's, in which the average is what was evaluated
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -276,7 +270,23 @@ def read_training_state(path: Path) -> tuple[dict[str, Tensor], frozenset[str]]:
         isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
     ):
         raise CheckpointError(f"{path}: expected tensors by names, as torch.save(network.state_dict()) writes them")
-    return {name.removeprefix("module."): value for name, value in content.items()}, entries
+    prefix = _WRAPPERS.match(next(iter(content), ""))
+    if prefix is None or not all(name.startswith(prefix[0]) for name in content):
+        return content, facts
+    return {name.removeprefix(prefix[0]): value for name, value in content.items()}, facts
+
+
+# What DataParallel, and Lightning with or without torch.compile, put before the names of a network.
+_WRAPPERS = re.compile(r"module\.|model\.(_orig_mod\.)?")
+
+
+def _class_names(content: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the names of classes among the arguments of a training, which RF-DETR stores; empty without any."""
+    arguments = content.get("args")
+    names = arguments.get("class_names") if isinstance(arguments, dict) else getattr(arguments, "class_names", None)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names)
 
 
 def _holds_weights(content: Mapping[Any, Any]) -> bool:
@@ -284,18 +294,23 @@ def _holds_weights(content: Mapping[Any, Any]) -> bool:
 
 
 def from_pytorch(
-    network: nn.Module, state: Mapping[str, Tensor], path: Path, coder: BoxCoder | None = None
+    network: nn.Module,
+    state: Mapping[str, Tensor],
+    path: Path,
+    coder: BoxCoder | None = None,
+    facts: FileFacts = FileFacts(),  # noqa: B008  # frozen
 ) -> SourceWeights:
     """Map a state dictionary to our names and layout.
 
     Args:
         coder: Of the detector's boxes, for layouts whose boxes are coded otherwise.
+        facts: What is known of the file beside its tensors.
 
     Raises:
         CheckpointError: If the names match no known layout, or belong to another network.
     """
     family = family_of_network(network)
-    if family is not None and (weights := family.foreign_weights(network, state, path)) is not None:
+    if family is not None and (weights := family.foreign_weights(network, state, path, facts)) is not None:
         return weights
     layout = _layout(network, state, path, coder)
     if layout is None:

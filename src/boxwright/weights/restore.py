@@ -14,6 +14,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.data_paths import is_placeholder
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
+from boxwright.pipeline.message import white_level
 from boxwright.pipeline.tensorflow_version import keep_version, tensorflow_version
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
@@ -23,7 +24,7 @@ from boxwright.weights.fetch import identify_published
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.known_answers import check_known_answers
 from boxwright.weights.load_weights import check_finite, load_weights
-from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source
+from boxwright.weights.sources import describe_weights, is_state_dict, is_tensorflow, refuse_export, tensorflow_source
 from boxwright.weights.store import find_checkpoint, nearby, read_config
 from boxwright.weights.stored_anchors import with_stored_anchors
 from boxwright.weights.tensorflow.checkpoint import open_tensorflow, read_step
@@ -31,7 +32,7 @@ from boxwright.weights.zoo_archive import is_archive, unpacked
 
 _COCO_IDS = 90
 # Suffixes of files that nothing tells the meaning of an extractor, or that are no source of weights.
-_WITHOUT_CONFIG = (".pth", ".safetensors", *EXPORTS)
+_WITHOUT_CONFIG = (".safetensors", *EXPORTS)
 
 
 def restore_detector(
@@ -92,7 +93,7 @@ def _restore(
         return _restore_tensorflow(theirs, config, use_average=use_average, categories=categories)
     if not os.path.exists(path):
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
-    if path.suffix.lower() in (".pth", ".safetensors") and is_file(path):
+    if (path.suffix.lower() == ".safetensors" and is_file(path)) or is_state_dict(path):
         return _restore_weights(path, config, categories)
     if is_weights_folder(path):
         return _restore_folder(path, config, categories)
@@ -101,6 +102,7 @@ def _restore(
     config = own if config is None or config.model is None else keep_version(config, own)
     own_classes = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories or own_classes)
+    detector.white_level = white_level(config) or white_level(own)
     tensors = dict(content["network"])
     use_average = _wants_average(config, asked=use_average)
     if use_average:
@@ -140,6 +142,7 @@ def _restore_folder(
     own = load_config(path / CONFIG)
     config = own if config is None or config.model is None else keep_version(config, own)
     detector, config, _ = _restore_weights(path / WEIGHTS, config, categories or _label_map(own, path))
+    detector.white_level = white_level(config) or white_level(own)
     return detector, config, step_in(path)
 
 
@@ -189,7 +192,9 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
 def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:
     """Return a warning if one of our checkpoints uses the other TensorFlow's meaning of its extractor; else empty."""
     path = Path(source)
-    if is_tensorflow(path) or is_archive(path) or path.suffix.lower() in _WITHOUT_CONFIG or not os.path.exists(path):
+    if is_tensorflow(path) or is_archive(path) or is_state_dict(path) or not os.path.exists(path):
+        return ""
+    if path.suffix.lower() in _WITHOUT_CONFIG:
         return ""
     if is_weights_folder(path) and not is_file(path / CONFIG):  # such as transformers'
         return ""

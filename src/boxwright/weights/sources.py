@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, is_folder, read_file, shown
@@ -23,8 +24,8 @@ from boxwright.types import Categories
 from boxwright.weights.export_weights import WEIGHTS, is_weights_folder
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.published import published_weights
-from boxwright.weights.pytorch_names import from_pytorch, read_pth, read_training_state
-from boxwright.weights.store import find_checkpoint, read_config
+from boxwright.weights.pytorch_names import from_pytorch, read_training_state
+from boxwright.weights.store import find_checkpoint, is_sealed, read_config
 from boxwright.weights.stored_anchors import anchors_beside, check_stored_anchors, has_ssd_anchors
 from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow
 from boxwright.weights.tensorflow.variables import RestoredVariables, from_tensorflow
@@ -89,13 +90,59 @@ def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder 
         # With a single name of ours it is meant to be ours; what it lacks is then said name by name.
         ours = not tensors.keys().isdisjoint(network.state_dict())
         return SourceWeights(tensors) if ours else from_pytorch(network, tensors, path, coder)
-    if path.suffix.lower() == ".pth":
+    if is_state_dict(path):
         if use_average:
-            raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
-        return from_pytorch(network, read_pth(path), path, coder)
+            raise CheckpointError(f"{path}: moving averages were requested, but {path.suffix} files have none")
+        tensors, facts = read_training_state(path)
+        return _from_state_dict(network, tensors, path, coder, facts)
     if is_weights_folder(path):
         return _read(network, path / WEIGHTS, use_average=use_average, coder=coder)
     return _ours(path, use_average=use_average)
+
+
+_OF_RUNS = re.compile(r"ckpt-\d+\.pt")
+
+
+def is_state_dict(path: Path) -> bool:
+    """Return whether a file is by its name one of tensors by names that torch.save wrote, not a run's checkpoint."""
+    return path.suffix.lower() in (".pth", ".pt", ".bin", ".ckpt") and is_file(path) and not _is_checkpoint(path)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return _OF_RUNS.fullmatch(path.name) is not None or (path.suffix.lower() == ".pt" and is_sealed(path))
+
+
+def _from_state_dict(
+    network: nn.Module, tensors: Mapping[str, Tensor], path: Path, coder: BoxCoder | None, facts: FileFacts
+) -> SourceWeights:
+    """Return the weights of a network like this one, whatever was put before their names, or of a known layout."""
+    shapes = {name: value.shape for name, value in network.state_dict().items() if value.ndim}
+    own = _without_prefix(tensors, shapes)
+    if all(name in own and own[name].shape == shape for name, shape in shapes.items()):
+        return SourceWeights(own)
+    try:
+        return from_pytorch(network, tensors, path, coder, facts)
+    except CheckpointError:
+        # With some names of ours it is meant to be ours; what it lacks is then said name by name.
+        if not own:
+            raise
+        return SourceWeights(own)
+
+
+def _without_prefix(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """Return tensors by our names, which may follow those of modules around the network; empty without any."""
+    for own in names:
+        for name in tensors:
+            if name == own or name.endswith(f".{own}"):
+                prefix = name.removesuffix(own)
+                within = {other: value for other, value in tensors.items() if other.startswith(prefix)}
+                # A counter that no layer reads.
+                return {
+                    other.removeprefix(prefix): value
+                    for other, value in within.items()
+                    if not other.endswith("num_batches_tracked")
+                }
+    return {}
 
 
 def _theirs(variables: RestoredVariables) -> SourceWeights:
@@ -119,16 +166,15 @@ def describe_weights(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories 
     """Return the configuration that a file of another project's weights tells, and its classes where they are known.
 
     Args:
-        path: A `.pth` or a `.safetensors` file.
+        path: A `.safetensors` file, or one that torch.save wrote.
 
     Raises:
         CheckpointError: If the names of its tensors are of no family's layout, or do not tell the rest.
     """
-    is_pth = path.suffix.lower() == ".pth"
-    tensors, entries = read_training_state(path) if is_pth else (read_safetensors(path), frozenset[str]())
+    tensors, facts = read_training_state(path) if is_state_dict(path) else (read_safetensors(path), FileFacts())
     published = next((one for one in published_weights() if one.file == path.name and one.opens and one.presets), None)
     model = published.configuration().model if published is not None else None
-    facts = FileFacts(model.chosen("model") if model is not None else None, entries)
+    facts = replace(facts, published=model.chosen("model") if model is not None else None)
     members = {field.type: name for name, field in m.DetectionModel.fields.items()}
     for family in families():
         if (described := family.describe_weights(tensors, path, facts)) is not None:

@@ -8,11 +8,13 @@ before use.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import pickle
 import re
 import struct
+import types
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -23,7 +25,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, DataError, OutputError, first_line
-from boxwright.base.files import is_folder, open_whole, partial_files, shown
+from boxwright.base.files import is_folder, open_regular, open_whole, partial_files, reading_file, shown
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import with_earlier_rule
@@ -41,7 +43,11 @@ def save_archive(content: dict[str, Any], file: BinaryIO) -> None:
     Args:
         file: Empty, open for reading and writing.
     """
-    torch.save(content, file)
+    try:
+        torch.save(content, file)
+    except RuntimeError as error:
+        # torch closes its archive nevertheless, and then says only that its position is wrong.
+        raise _first_os_error(error) or error from None
     # An archive ends with its comment's length, for which torch writes 0.
     file.seek(-2, os.SEEK_END)
     file.write(struct.pack("<H", _SEAL_SIZE))
@@ -49,6 +55,13 @@ def save_archive(content: dict[str, Any], file: BinaryIO) -> None:
     digest = _digest(file, size)
     file.seek(size)
     file.write(_SEAL + digest)
+
+
+def _first_os_error(error: BaseException) -> OSError | None:
+    """Return the system's error, such as that of a full disk, during whose handling another was raised."""
+    while error.__context__ is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error if isinstance(error, OSError) else None
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:
@@ -85,20 +98,35 @@ def load_sealed_archive(path: str | Path) -> Any:
     return _load(path, _verify_seal)
 
 
+# Objects of attributes, as arguments of a training are stored; building them runs no code.
+_PLAIN_OBJECTS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    argparse.Namespace,
+    types.SimpleNamespace,
+]
+
+
 def _load(path: str | Path, verify: Callable[[BinaryIO], object]) -> Any:
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             verify(file)
             file.seek(0)
             # weights_only: the unpickler builds tensors and plain data, and imports nothing.
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
+            with torch.serialization.safe_globals(_PLAIN_OBJECTS):
+                return torch.load(file, map_location="cpu", weights_only=True)
+    except (FileNotFoundError, MemoryError):
         raise
     except pickle.UnpicklingError:
         problem = "it holds more than tensors and plain data, which could run code, or is damaged"
     except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds of exceptions for other files
         problem = first_line(error)
     raise CheckpointError(f"{shown(path)}: not a readable checkpoint: {problem}")
+
+
+def is_sealed(path: Path) -> bool:
+    """Return whether a file ends as those that `save_archive` writes; their digest is not checked."""
+    with reading_file(path) as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _SEAL_SIZE, 0))
+        return file.read(len(_SEAL)) == _SEAL
 
 
 def _verify_seal(file: BinaryIO) -> None:
@@ -256,11 +284,15 @@ class CheckpointStore:
             old.unlink(missing_ok=True)
         return path
 
+    @property
+    def best(self) -> Path:
+        """The path of the best checkpoint, which may not exist yet."""
+        return self.folder / "best.pt"
+
     def save_best(self, step: int, content: dict[str, Any]) -> Path:
         """Write the best checkpoint, replacing the previous one."""
-        path = self.folder / "best.pt"
-        write_checkpoint({"step": step, **content}, path)
-        return path
+        write_checkpoint({"step": step, **content}, self.best)
+        return self.best
 
     def tidy(self) -> None:
         """Remove partial files of killed writers; the folder must belong to this process alone."""

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import BoundedFile, diagnose_wrong_file, is_file, shown
+from boxwright.base.files import BoundedFile, diagnose_wrong_file, is_file, open_regular, shown
 from boxwright.base.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
 
 _ENDINGS = (".tar.gz", ".tgz", ".tar")
@@ -72,7 +72,7 @@ def unpacked(source: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def _decompressed(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         compressed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         if not compressed:

@@ -61,7 +61,7 @@ def count_preset(name: str) -> PresetCost:
     two_stage = config.model is not None and config.model.faster_rcnn is not None
     with torch.no_grad(), torch.random.fork_rng([]), torch.device("cpu" if two_stage else "meta"):
         torch.manual_seed(0)  # the cost of the second stage depends on the number of proposals of random weights
-        detector = build_detector(config).eval()
+        detector = build_detector(config).eval().requires_grad_(False)
         inputs, true_sizes = detector.preprocess(torch.zeros(1, *PICTURE, 3))
         operations = count_operations(detector.network, lambda: detector.network(inputs, true_sizes))
     height, width = inputs.shape[2:]

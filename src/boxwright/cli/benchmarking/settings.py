@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boxwright.base.errors import ConfigError
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 
 _PRECISIONS = ("float32", "bfloat16")
 
@@ -24,5 +24,6 @@ class BenchmarkSettings:
     allow_edited: bool = setting(False, "Open an exported file that was changed after `boxwright export` wrote it.")
 
     def __post_init__(self) -> None:
+        name_device(self)
         if self.precision not in _PRECISIONS:
             raise ConfigError(f"--precision {self.precision}: expected {' or '.join(_PRECISIONS)}")

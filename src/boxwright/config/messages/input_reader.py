@@ -218,6 +218,9 @@ class InputReader(Message):
     ignore_exif: bool = field(False, "Ours: whether labels refer to pixels as stored, where the annotation's own size "
         "does not show that they refer to the picture as viewers turn it: for a tool that ignores EXIF. TFRecords are "
         "always read as stored. A run that began before this field existed keeps true.")
+    white_level: float = number(0.0, "[0, inf)", "Ours: the value that is white in images of floats, or of more than "
+        "8 bits: 1, 255, 1023, 4095, 16383, 65535 or another. 0 = measured when a run begins, which writes it here; of "
+        "TFRecords 65535, as in TensorFlow. Detection takes it for such images.")
     sample_list: str = field("", "A file that lists which samples to take, as boxwright init splits data; empty for "
         "all (an extension of Boxwright; docs/data.md).")
     class_weight: list[ClassWeight] = field([],

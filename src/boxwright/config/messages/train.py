@@ -153,10 +153,13 @@ class TrainConfig(Message, path="train_config"):
     debias_batch_norm: bool = field(True, "Ours: batch normalization's moving statistics that began with mean 0 and "
         "variance 1 are used without the share of these that a short run leaves in them; false: with it, as in TF.")
     multi_scale: MultiScale | None = field(None, "Ours: inputs of another size in each batch; default: of one size.")
-    recipe_steps: UInt32 = number(0, "[0, inf)", "Ours: of a preset: its own num_steps, for which its schedules are "
-        "meant; with another num_steps they are stretched.")
+    recipe_steps: UInt32 = number(0, "[0, inf)", "Ours: the num_steps for which the schedules of the same file are "
+        "meant; with another num_steps they are stretched. A preset has its own; `boxwright init` writes it.")
     learning_rate_batch_size: UInt32 = number(0, "[0, 1000000]", "Ours: in a preset: the batch size that its learning "
         "rates are meant for; with another batch_size they are scaled in proportion.")
+
+    # The file that set `recipe_steps`, whose schedules follow num_steps; empty for a preset's alone.
+    _recipe_file: str = ""
 
     rules = (
         refuse("gradient_clipping_by_norm", "expected a finite number, found {gradient_clipping_by_norm}",

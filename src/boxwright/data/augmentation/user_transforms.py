@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from boxwright.data.augmentation.functional.geometry import collect_points, put_
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.transform import Transform
 from boxwright.types import Sample
+from boxwright.types.pixels import check_augmented
 
 
 @contextmanager
@@ -94,6 +95,7 @@ def _transformed_sample(before: Sample, image: torch.Tensor, target: dict[str, A
             f"user_augmentation: images became {pixels.dtype}; they must stay uint8, 0 to 255 (no "
             "ToDtype, no Normalize: the network scales its input itself)"
         )
+    check_augmented(pixels, before.image, "user_augmentation")
     rows = target["labels"].numpy()
     boxes = np.asarray(target["boxes"].numpy(), np.float32).reshape(-1, 4)
     if len(rows) != len(boxes):
@@ -121,14 +123,15 @@ class OwnTransform:
     transform: Transform
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return its result; a `DataError` if that is not a sample."""
+        """Return its result; a `DataError` if that is not a sample, or its image is none in 0..255."""
         with seeded(rng):
             transformed = self.transform(sample, rng)
         if not isinstance(transformed, Sample):
             raise DataError(
                 f"user_augmentation: the transform returned {type(transformed).__name__}; expected a Sample"
             )
-        return transformed
+        image = check_augmented(transformed.image, sample.image, "user_augmentation")
+        return transformed if image is transformed.image else replace(transformed, image=image)
 
 
 # Settings of a pipeline's BboxParams that decide which boxes stay.
@@ -201,6 +204,7 @@ def _sample(before: Sample, result: dict[str, Any]) -> Sample:
             f"user_augmentation: images became {image.dtype}; they must stay uint8, 0 to 255 (no ToFloat, no "
             "Normalize: the network scales its input itself)"
         )
+    check_augmented(image, before.image, "user_augmentation")
     rows = np.asarray(result["rows"], np.int64)
     boxes = np.asarray(result["bboxes"], np.float32).reshape(-1, 4)
     change: dict[str, Any] = {"boxes": lambda _: boxes}

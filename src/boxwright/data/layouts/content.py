@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import cause, is_file, is_folder, shown
+from boxwright.base.files import cause, is_file, is_folder, open_regular, shown
 from boxwright.data.picture_files import PictureFiles, is_left_over
 from boxwright.data.rotated import Box
 
@@ -24,7 +24,7 @@ _BEGINNING = 1 << 16
 def read_beginning(path: Path, most: int = _BEGINNING) -> str:
     """Return the text of the first bytes of a file, in UTF-8 or UTF-16; empty if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(most)
     except (OSError, ValueError):  # reading the whole file says why
         return ""

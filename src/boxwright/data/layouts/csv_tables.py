@@ -15,6 +15,7 @@ from typing import Any
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file
+from boxwright.base.text import from_cell
 from boxwright.data.layouts.content import Content
 from boxwright.data.reading import is_number, parse_number, parse_numbers, read_text, reading_csv, whole_number
 from boxwright.data.rotated import Box
@@ -106,7 +107,7 @@ def _rows(text: str, columns: tuple[str, ...], file: Path, headers: int) -> Iter
         rows = csv.reader(io.StringIO(text), delimiter=_delimiter(text))
         for number, words in enumerate(rows, start=1):
             where = f"{file}: row {number}"
-            stripped = [word.strip() for word in words]
+            stripped = [from_cell(word.strip()) for word in words]
             if not any(stripped) or number <= headers:
                 continue
             if len(stripped) != len(columns):

@@ -10,7 +10,6 @@ from boxwright.families.d_fine.criterion import (
     DFineCriterion,
     LossWeights,
     MatchabilityAware,
-    MatchingCosts,
     Varifocal,
 )
 from boxwright.families.d_fine.decoder import DistributionDecoder
@@ -28,7 +27,6 @@ from boxwright.families.d_fine.message import (
     DFinePostProcessing,
 )
 from boxwright.families.d_fine.network import DFine, HybridEncoder, ObjectNoise, QuerySelection
-from boxwright.families.d_fine.postprocessor import QueryPostprocessor
 from boxwright.families.d_fine.weights import describe_weights, foreign_weights
 from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.image_resizer import build_image_resizer
@@ -36,9 +34,11 @@ from boxwright.families.shared.post_processing import build_nms
 from boxwright.nn.backbones.hgnetv2 import HgNetV2
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.batch_norm import synchronize
+from boxwright.nn.criteria.set_matching import MatchingCosts
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import Backbone
+from boxwright.nn.postprocessing.queries import QueryPostprocessor
 from boxwright.nn.preprocessing import ZERO_TO_ONE, Preprocessor
 from boxwright.types import Categories
 

@@ -20,19 +20,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from boxwright.families.d_fine.decoder import (
-    CLASS_BIAS,
     DecoderLayout,
     DecoderOutputs,
     Denoised,
     DFinePredictions,
     DistributionDecoder,
-    Grids,
-    Mlp,
     NoisyQueries,
     QueryOutputs,
-    SelfAttention,
     logit,
 )
+from boxwright.nn.attention import CLASS_BIAS, Grids, Mlp, SelfAttention
 from boxwright.nn.backbones.hgnetv2 import NORM
 from boxwright.nn.batch_norm import make_norm
 from boxwright.nn.network import Backbone, ClassLayer, Network, Parts

@@ -269,12 +269,15 @@ def _activation(tensors: Mapping[str, Tensor], path: Path, said: Mapping[str, An
     )
 
 
-def foreign_weights(network: Network, tensors: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
+def foreign_weights(
+    network: Network, tensors: Mapping[str, Tensor], path: Path, facts: FileFacts
+) -> SourceWeights | None:
     """Return a network's weights from the authors' names or transformers'; None for other names.
 
     Raises:
         CheckpointError: If the file is incomplete.
     """
+    del facts
     classes = d_fine_classes(tensors, path)
     if is_authors(tensors):
         names = ((name, authors_name(name), unchanged) for name in network.state_dict())

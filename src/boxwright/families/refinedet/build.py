@@ -30,6 +30,7 @@ from boxwright.families.shared.hyperparams import build_regularizer, caffe_xavie
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_postprocessor
 from boxwright.families.shared.source_weights import (
+    FileFacts,
     Names,
     SourceWeights,
     both,
@@ -72,8 +73,11 @@ from boxwright.types import Categories
 _LEVELS = 4
 
 
-def foreign_weights(network: RefineDet, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
+def foreign_weights(
+    network: RefineDet, state: Mapping[str, Tensor], path: Path, facts: FileFacts
+) -> SourceWeights | None:
     """Return a network's weights from the port's names; None for other names, or another backbone than VGG-16."""
+    del facts
     if "arm_loc.0.weight" not in state or not isinstance(network.backbone, Vgg16):
         return None
     return map_names(network, _port_names(), state, path)

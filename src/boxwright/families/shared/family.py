@@ -47,8 +47,8 @@ def _can_train(model: Any, reader: m.InputReader) -> None:
     del model, reader
 
 
-def _no_layout(network: Any, tensors: Tensors, path: Path) -> SourceWeights | None:
-    del network, tensors, path
+def _no_layout(network: Any, tensors: Tensors, path: Path, facts: FileFacts) -> SourceWeights | None:
+    del network, tensors, path, facts
     return None
 
 
@@ -69,7 +69,7 @@ class Family:
         tf2: The same for TensorFlow 2.
         check_training: Raises a ConfigError where its message and the reader of training data cannot train.
         foreign_weights: Returns a network's weights from a file of another project's; None if its names are not of a
-            layout that the family knows.
+            layout that the family knows. Its last argument is what is known beside the weights.
         describe_weights: Returns the message of the detector that a file's weights are of, and its classes if they are
             known; None if the weights are of another family. Its last argument is what is known beside the weights,
             which do not show everything.
@@ -82,6 +82,6 @@ class Family:
     tf1: Namers = field(default_factory=dict)
     tf2: Namers = field(default_factory=dict)
     check_training: Callable[[Any, m.InputReader], None] = _can_train
-    foreign_weights: Callable[[Any, Tensors, Path], SourceWeights | None] = _no_layout
+    foreign_weights: Callable[[Any, Tensors, Path, FileFacts], SourceWeights | None] = _no_layout
     describe_weights: Callable[[Tensors, Path, FileFacts], tuple[Message, Categories | None] | None] = _not_described
     write_transformers: Callable[[Detector, Any, Path], Path] | None = None

@@ -26,7 +26,14 @@ from boxwright.families.shared.criterion import (
 )
 from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.families.shared.source_weights import Names, SourceWeights, map_names, unchanged, vertical_first
+from boxwright.families.shared.source_weights import (
+    FileFacts,
+    Names,
+    SourceWeights,
+    map_names,
+    unchanged,
+    vertical_first,
+)
 from boxwright.families.srn.message import Srn
 from boxwright.families.srn.network import (
     SRN,
@@ -64,8 +71,9 @@ from boxwright.types import Categories
 _BRANCHES, _LAYERS = 4, 3
 
 
-def foreign_weights(network: SRN, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
+def foreign_weights(network: SRN, state: Mapping[str, Tensor], path: Path, facts: FileFacts) -> SourceWeights | None:
     """Return a network's weights from the release's names; None for other names, or a backbone of other layers."""
+    del facts
     released = "cls_subnet_pred.weight" in state and "c7_conv.weight" in state
     if not released or not isinstance(network.backbone, TimmBackbone):
         return None

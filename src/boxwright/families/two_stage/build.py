@@ -23,7 +23,14 @@ from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.hyperparams import CONV_SETTINGS
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_nms, build_score_converter
-from boxwright.families.shared.source_weights import Names, SourceWeights, map_names, unchanged, vertical_first
+from boxwright.families.shared.source_weights import (
+    FileFacts,
+    Names,
+    SourceWeights,
+    map_names,
+    unchanged,
+    vertical_first,
+)
 from boxwright.families.two_stage import tf1_names, tf2_names
 from boxwright.families.two_stage.build_feature_extractor import (
     TwoStageExtractor,
@@ -278,8 +285,11 @@ def _miner(config: FasterRcnn) -> HardExampleMiner | None:
     return replace(build_hard_example_miner(config.hard_example_miner, *weights), max_negatives_per_positive=None)
 
 
-def foreign_weights(network: FasterRCNN, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
+def foreign_weights(
+    network: FasterRCNN, state: Mapping[str, Tensor], path: Path, facts: FileFacts
+) -> SourceWeights | None:
     """Return a network's weights from torchvision's names; None for other names, or a backbone of other layers."""
+    del facts
     backbone = network.backbone
     if "roi_heads.box_predictor.cls_score.weight" not in state or not isinstance(backbone, TimmBackbone):
         return None

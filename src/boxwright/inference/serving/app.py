@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from prometheus_client import generate_latest
 
 from boxwright.base.errors import BoxwrightError, ConfigError
+from boxwright.base.text import to_number
 from boxwright.config.load import parse_message
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import draw_detections
@@ -76,18 +78,7 @@ def add_page(app: FastAPI, models: Models, least_score: float, samples: Sequence
     """
     # Read once: a request never names a path.
     folder = files("boxwright.inference.serving").joinpath("page")
-    pages = {file.name: file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in _TYPES}
-
-    def page(name: str) -> Response:
-        return Response(pages[name], headers=_HEADERS, media_type=_TYPES[Path(name).suffix])
-
-    @app.get("/")
-    async def index() -> Response:
-        return page(_INDEX)
-
-    @app.get("/page/{name}")
-    async def file(name: str) -> Response:
-        return page(name) if name in pages and name != _INDEX else error_response(404, "no such address; see /")
+    add_files(app, {file.name: file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in _TYPES})
 
     @app.get("/models")
     async def served() -> Response:
@@ -103,6 +94,25 @@ def add_page(app: FastAPI, models: Models, least_score: float, samples: Sequence
         if not number.isdecimal() or len(number) > _DIGITS or int(number) >= len(samples):
             return error_response(404, "no such picture; see /models")
         return Response(samples[int(number)].jpeg, headers=_HEADERS, media_type="image/jpeg")
+
+
+def add_files(app: FastAPI, pages: Mapping[str, bytes]) -> None:
+    """Add the routes of a page's files: `index.html` as `/`, the others as `/page/NAME`.
+
+    Args:
+        pages: Contents by name; the endings are those of HTML, CSS, JavaScript and SVG.
+    """
+
+    def page(name: str) -> Response:
+        return Response(pages[name], headers=_HEADERS, media_type=_TYPES[Path(name).suffix])
+
+    @app.get("/")
+    async def index() -> Response:
+        return page(_INDEX)
+
+    @app.get("/page/{name}")
+    async def file(name: str) -> Response:
+        return page(name) if name in pages and name != _INDEX else error_response(404, "no such address; see /")
 
 
 def _about(model: ServedModel) -> dict[str, Any]:
@@ -150,6 +160,10 @@ def make_app(
         watch: Whether to reload the models' files when they change.
         samples: Pictures that the page offers for a first try.
     """
+    # Pictures are decoded before it is known for which model: of several with other scales, the setting decides.
+    levels = {model.current.detector.metadata.white_level for model in models}
+    if not settings.white_level and len(levels) == 1:
+        settings = replace(settings, white_level=levels.pop())
     decoders = Decoders(settings, counters.count_replaced)
     runner, known = _Runner(settings, decoders), Models(models)
     # Without FastAPI's pages, which load scripts from a public CDN, and know nothing of bodies that are read by hand.
@@ -189,7 +203,8 @@ class _Runner:
     async def read(self, request: Request, kind: str, head: str | None, share: MemoryReservation) -> DecodedRequest:
         """Return a request's decoded content."""
         deadline = self._deadline(request)
-        body = await read_body(request.stream(), self._settings, deadline, share.add)
+        announced = request.headers.get("content-length", "")
+        body = await read_body(request.stream(), announced, self._settings, deadline, share.add)
         return await self._decoders.read(kind, head, body, deadline, share.add)
 
     async def __call__(
@@ -389,7 +404,7 @@ def _drawn(image: NDArray[np.uint8], detections: Detections[Array], least: float
 def _number(request: Request, name: str, default: float) -> float:
     text = request.query_params.get(name)
     try:
-        value = default if text is None else float(text)
+        value = default if text is None else to_number(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:

@@ -26,6 +26,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boxwright.base.errors import BoxwrightError
+from boxwright.base.signals import end_signals
 from boxwright.base.worker_pools import limit_memory
 from boxwright.inference.serving import open_inference_protocol as v2
 from boxwright.inference.serving import tensorflow_protocol as tf
@@ -130,7 +131,7 @@ def _received(connection: socket.socket, count: int) -> bytes:
 def main(arguments: list[str]) -> None:
     """Answer requests until the server ends."""
     # Ctrl-C and service managers signal the whole process group; accepted requests are still decoded.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, *end_signals()):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     connection, file = socket.socket(fileno=int(arguments[0])), int(arguments[1])

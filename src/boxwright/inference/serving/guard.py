@@ -216,9 +216,9 @@ class Guard:
             return error_response(*refusal)
         is_open = scope["path"] in _OPEN_TO_ALL or scope["path"].startswith(_PAGE_FILES)
         if self._key and not is_open:
-            given = headers.get(b"authorization", b"")
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             # In constant time: the duration must not tell how many characters were right.
-            if not hmac.compare_digest(given, b"Bearer " + self._key):
+            if not hmac.compare_digest(given.strip(), self._key) or scheme.lower() != b"bearer":
                 return error_response(401, "an API key is required: Authorization: Bearer …")
         return None
 

@@ -171,7 +171,9 @@ def decode_pictures(given: Sequence[Any], settings: ServerSettings, where: Seque
         check_sizes(sizes, settings, names)
         return [
             # Upright, as no annotation refers to the stored pixels of a client's photo.
-            decode_image(picture, name, upright=True) if isinstance(picture, bytes) else picture_of_list(picture, name)
+            decode_image(picture, name, upright=True, white_level=settings.white_level)
+            if isinstance(picture, bytes)
+            else picture_of_list(picture, name)
             for picture, name in zip(given, names, strict=True)
         ]
     except DataError as error:

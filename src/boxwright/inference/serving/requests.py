@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from boxwright.base.text import is_count
 from boxwright.inference.serving.settings import ServerSettings
 
 # The key in a request's state of the time of its first byte, on the clock of `time.monotonic`.
@@ -25,11 +26,17 @@ class BadRequest(Exception):  # noqa: N818  # an HTTP answer, not an error
 
 
 async def read_body(
-    stream: AsyncIterator[bytes], settings: ServerSettings, deadline: float, hold: Callable[[int], None]
+    stream: AsyncIterator[bytes],
+    announced: str,
+    settings: ServerSettings,
+    deadline: float,
+    hold: Callable[[int], None],
 ) -> bytes:
     """Return a request's body.
 
     Args:
+        announced: Its Content-Length; empty if it has none. One that is too large is refused before any of it is
+            read: a client that sent `Expect: 100-continue` then sends none of it.
         deadline: When it must be complete, on the clock of `time.monotonic`.
         hold: Called with each part's size; may raise to refuse it.
 
@@ -37,13 +44,16 @@ async def read_body(
         BadRequest: If it is too large or late.
     """
     most = int(settings.max_body_mib * 2**20)
+    too_large = BadRequest(413, f"the request is larger than {settings.max_body_mib:g} MiB")
+    if is_count(announced) and int(announced) > most:
+        raise too_large
     parts, total = [], 0
     try:
         async with asyncio.timeout(deadline - time.monotonic()):
             async for part in stream:
                 total += len(part)
                 if total > most:
-                    raise BadRequest(413, f"the request is larger than {settings.max_body_mib:g} MiB")
+                    raise too_large
                 hold(len(part))
                 parts.append(part)
     except TimeoutError:

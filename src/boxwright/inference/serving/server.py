@@ -10,10 +10,13 @@ import functools
 import json
 import logging
 import os
+import signal
 import socket
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from boxwright.base.signals import end_signals
 from boxwright.inference.serving.decoders import decoder_count
 from boxwright.inference.serving.requests import BEGAN
 from boxwright.inference.serving.settings import ServerSettings
@@ -35,6 +39,10 @@ def _refusal(status: str, reason: str) -> bytes:
 
 
 _LATE_HEAD = _refusal("408 Request Timeout", "the request head was not received in time")
+_MALFORMED = _refusal("400 Bad Request", "this is no HTTP request")
+_LONG_HEAD = _refusal("431 Request Header Fields Too Large", "the request head is larger than 16 KiB")
+# What h11 keeps of a head that is not complete yet.
+_MOST_HEAD = 16 * 1024
 _TINY_CHUNKS = _refusal("400 Bad Request", "the request has too many small chunks")
 # Bytes of a chunked body parsed at once; a body of more than _MANY_LINES lines (two per chunk) that average fewer than
 # _TINY bytes is refused.
@@ -140,8 +148,15 @@ class Connection(H11Protocol):
             self._begin()
         super().on_response_complete()
 
+    def close_after_answer(self) -> None:
+        """Tell the client, with the answer to the request in progress, that this connection is closed after it."""
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.default_headers = self.server_state.default_headers
+
     def shutdown(self) -> None:
-        """Close once the current request is answered."""
+        """Close once the current request is answered, also one of which only a part has arrived."""
+        if self._begun and not self._drains:  # its answer closes the connection, and its timer if it never comes
+            return
         try:
             super().shutdown()
         except h11.LocalProtocolError:  # the connection is already broken
@@ -152,6 +167,14 @@ class Connection(H11Protocol):
         self._idle.pop(self, None)
         self.connections.discard(self)
         self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be read as a request, and close."""
+        del msg  # uvicorn's own words, in plain text
+        if self.cycle is None or self.cycle.response_complete:
+            is_long = len(self.conn.trailing_data[0]) > _MOST_HEAD
+            self.transport.write(_LONG_HEAD if is_long else _MALFORMED)
+        self.transport.close()
 
     def _should_upgrade(self) -> bool:
         """Return False: only HTTP is supported, and uvicorn would log two lines for every such request."""
@@ -225,7 +248,7 @@ _LAST_REQUESTS_S = 0.5
 # Seconds before accepting again after there was no room, or no descriptor.
 _PAUSE_S, _ERROR_PAUSE_S = 0.05, 0.5
 _HANDSHAKE_S, _QUICK_HANDSHAKE_S = 10.0, 1.0
-_ACCEPTED_AT_ONCE = 100
+_ACCEPTED_AT_ONCE, _MORE = 100, -1.0
 # Descriptors for temporarily opened files, and for replacing a process.
 _SPARE, _A_DECODER = 24, 2
 
@@ -281,12 +304,20 @@ class Server(uvicorn.Server):
             self._listen(listening_socket)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, read the requests of open connections, then shut down as uvicorn does."""
+        """Stop listening, answer what open connections still ask, then shut down as uvicorn does.
+
+        Every answer says that its connection is closed: a client that was not told would lose its next request.
+        """
         loop = asyncio.get_running_loop()
+        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.close_after_answer()
         listening, self._listening = self._listening, []
         for listening_socket in listening:
             loop.remove_reader(listening_socket.fileno())
-            self._accept_waiting(listening_socket)
+            while self._accept_waiting(listening_socket) == _MORE:
+                pass
             listening_socket.close()
         deadline = loop.time() + _LAST_REQUESTS_S
         while (self.server_state.connections or self._new) and loop.time() < deadline:
@@ -302,13 +333,13 @@ class Server(uvicorn.Server):
 
     def _accept_some(self, listening: socket.socket) -> None:
         """Accept pending connections; if there is no room, try again shortly."""
-        if (pause := self._accept_waiting(listening)) > 0:
+        if (pause := self._accept_waiting(listening)) not in (0, _MORE):
             loop = asyncio.get_running_loop()
             loop.remove_reader(listening.fileno())
             loop.call_later(pause, self._listen, listening)
 
     def _accept_waiting(self, listening: socket.socket) -> float:
-        """Accept pending connections, and return how many seconds to pause; 0 for none."""
+        """Accept connections; return how many seconds to pause, 0 for none, `_MORE` if others may be pending."""
         for _ in range(_ACCEPTED_AT_ONCE):
             if not self._has_room():
                 return _PAUSE_S
@@ -326,7 +357,20 @@ class Server(uvicorn.Server):
             task = asyncio.ensure_future(self._connect(accepted))
             self._new[task] = time.monotonic()
             task.add_done_callback(functools.partial(self._connected, accepted))
-        return 0.0
+        return _MORE
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End on the same signals as other commands."""
+        with super().capture_signals():
+            before = {}
+            if threading.current_thread() is threading.main_thread():
+                before = {number: signal.signal(number, self.handle_exit) for number in end_signals()}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     async def _connect(self, accepted: socket.socket) -> None:
         make: Callable[[], Any] = functools.partial(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 
 _LIMITS = "Limits"
 
@@ -32,6 +32,9 @@ class ServerSettings:
     raw_outputs: bool = setting(
         False, "Answer TensorFlow's clients with raw_detection_boxes and raw_detection_scores too: megabytes a picture."
     )
+    white_level: float = setting(
+        0.0, "What is white in pictures of more than 8 bits, as 4095 for 12 bits; 0: as in the training data.", least=0
+    )
     queue: int = setting(64, "Maximum number of queued pictures; further requests are answered with 503.", _LIMITS, 1)
     timeout_s: float = setting(
         10.0, "Seconds from a request's first byte until it is answered 408 or 504.", _LIMITS, 0.001
@@ -53,6 +56,9 @@ class ServerSettings:
         1024.0, "Maximum memory for all requests' bodies and pictures, in MiB; beyond it, 503.", _LIMITS, 0.001
     )
     decoder_mib: float = setting(1024.0, "Maximum memory of a decoding process, in MiB.", _LIMITS, 64)
+
+    def __post_init__(self) -> None:
+        name_device(self)
 
 
 @dataclass(frozen=True)

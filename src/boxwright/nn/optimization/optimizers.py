@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -138,19 +139,26 @@ class Optimizer:
     def load_state_dict(self, content: dict[str, Any]) -> None:
         """Take over the rates, counts and slots of an optimizer of as many parameters.
 
+        Those of earlier versions have only the parameters that need a gradient.
+
         Raises:
             ValueError: If its groups are others.
         """
-        sizes = [[len(group["params"]) for group in groups] for groups in (self.param_groups, content["param_groups"])]
-        if sizes[0] != sizes[1]:
-            raise ValueError(f"optimizer: groups of {sizes[1]} parameters, not of {sizes[0]}")
+        stored = [len(group["params"]) for group in content["param_groups"]]
+        parameters = [group["params"] for group in self.param_groups]
+        if stored != [len(group) for group in parameters]:
+            parameters = [[tensor for tensor in group if tensor.requires_grad] for group in parameters]
+            parameters = [group for group in parameters if group]
+        if stored != [len(group) for group in parameters]:
+            own = [len(group["params"]) for group in self.param_groups]
+            raise ValueError(f"optimizer: groups of {stored} parameters, not of {own}")
         numbers = [number for group in content["param_groups"] for number in group["params"]]
         state = {
             parameter: {
                 name: value.to(parameter) if isinstance(value, Tensor) else value
                 for name, value in content["state"][number].items()
             }
-            for number, parameter in zip(numbers, self._parameters(), strict=True)
+            for number, parameter in zip(numbers, chain.from_iterable(parameters), strict=True)
             if number in content["state"]
         }
         for group, loaded in zip(self.param_groups, content["param_groups"], strict=True):
@@ -364,17 +372,17 @@ class WeightGroup:
 def grouped(
     network: nn.Module, groups: Sequence[WeightGroup], names: Mapping[str, tuple[str, ...]]
 ) -> tuple[list[Parameters], list[str]]:
-    """Divide the weights that are trained into those that are trained alike; also return a log line for each.
+    """Divide the weights into those that are trained alike, where they are trained; also return a log line for each.
 
     Args:
-        network: Its weights that need no gradient are left out.
+        network: Its weights that need no gradient are among them, as they may need one later.
         groups: Where two name a weight, the later counts.
         names: All names of each weight that patterns may match, its own first.
 
     Raises:
         ConfigError: If a pattern matches nothing.
     """
-    weights = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+    weights = dict(network.named_parameters())
     own: dict[str, tuple[float, float | None]] = dict.fromkeys(weights, (1.0, None))
     known = {name: names.get(name, (name,)) for name in weights}
     for number, group in enumerate(groups):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -42,19 +43,24 @@ class Freezing:
 
 
 class Trainable:
-    """The weights of a network, and which of them are trained at a step."""
+    """The weights of a network, and which of them a configuration trains at a step.
+
+    It decides where training begins and, stage by stage, of the stage's own weights. In between `requires_grad` is the
+    caller's, as anywhere in PyTorch.
+    """
 
     def __init__(self, network: nn.Module, freezing: Freezing, names: Mapping[str, tuple[str, ...]]) -> None:
         """Match the patterns.
 
         Args:
-            network: The network; parameters frozen by its layers stay frozen.
+            network: The network; parameters frozen by its layers, or by the caller, stay frozen.
             names: All names of each parameter that patterns may match, its own first.
 
         Raises:
             ConfigError: If a pattern matches nothing, or leaves nothing to train.
         """
-        self._parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        self._all = dict(network.named_parameters())
+        self._parameters = {name: p for name, p in self._all.items() if p.requires_grad}
         shapes = {name: p.ndim for name, p in network.named_parameters()}
         self._biases = [
             name
@@ -62,10 +68,11 @@ class Trainable:
             # Normalization's biases have weights of one dimension.
             if name.endswith(".bias") and shapes.get(f"{name.removesuffix('bias')}weight", 1) > 1
         ]
-        self._names = {name: names[name] for name in self._parameters}
+        # A detector that was trained before may be frozen already, as the patterns say.
+        self._names = {name: names[name] for name in self._all}
         update = matching(freezing.update, self._names, "train_config.update_trainable_variables")
         frozen = matching(freezing.freeze, self._names, "train_config.freeze_variables")
-        self._learn = (update if freezing.update else set(self._parameters)) - frozen
+        self._learn = (update & set(self._parameters) if freezing.update else set(self._parameters)) - frozen
         self._stages = [
             (stage.until_step, matching(stage.patterns, self._names, f"train_config.freeze_stage[{number}].variables"))
             for number, stage in enumerate(freezing.stages)
@@ -83,12 +90,32 @@ class Trainable:
             raise ConfigError(f"train_config.freeze_stage: nothing learns at step {step}")
         return learning
 
-    def apply(self, step: int) -> frozenset[str]:
-        """Set `requires_grad` of all weights for a step and return the names of the trained ones."""
+    def rebound(self, network: nn.Module) -> Trainable:
+        """Return the same decisions for a network whose weights are other tensors of the same names."""
+        other = copy.copy(self)
+        other._all = dict(network.named_parameters())
+        other._parameters = {name: other._all[name] for name in self._parameters}
+        return other
+
+    def begin(self, step: int) -> None:
+        """Set `requires_grad` of all weights as the configuration says for the step at which training begins."""
         learning = self.at(step)
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in learning)
-        return learning
+
+    def advance(self, step: int) -> None:
+        """Set `requires_grad` of the weights that the configuration begins to train at a step."""
+        if step in self.changes():
+            for name in self.at(step) - self.at(step - 1) if step else ():
+                self._parameters[name].requires_grad_()
+
+    def learning(self) -> frozenset[str]:
+        """Return the names of the weights that learn now."""
+        return frozenset(name for name, parameter in self._all.items() if parameter.requires_grad)
+
+    def changed(self, step: int) -> int:
+        """Return how many weights learn, or do not, against the configuration."""
+        return len(self.learning() ^ self.at(step))
 
     def bias_gradients(self) -> list[Tensor]:
         """Return the gradients of the trained convolutions' biases, without normalization's, as in TF."""

@@ -27,21 +27,26 @@ let current = null;
 const toggle = element("input", { type: "checkbox", checked: "", onchange: () => { drawn.boxes = toggle.checked; draw(); } });
 viewer.querySelector(".toggles").append(element("label", {}, toggle, " boxes"));
 
-async function look(index, list, place) {
+async function objectsOf(index) {
   const part = await report.load(`objects-${Math.floor(index / summary.imagesAPart)}`);
-  current = { index, list, place, objects: part[index % summary.imagesAPart] };
+  return part[index % summary.imagesAPart];
+}
+
+async function look(index, list, place) {
+  current = { index, list, place, objects: await objectsOf(index) };
   draw();
 }
 
 function draw() {
   const { index, objects } = current, width = images.width[index], height = images.height[index];
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}` }, photo(index));
-  svg.style.setProperty("--letters", `${Math.max(width, height) / 55}px`);
-  for (const [place, ...at] of drawn.boxes ? objects : []) {
-    const rect = box("truth", at);
+  const shown = drawn.boxes ? objects : [];
+  for (const [place, ...at] of shown) {
+    const rect = box("truth solid", at);
     rect.append(shape("title", {}, `${className(place)}, ${at[2]} × ${at[3]}`));
-    svg.append(rect, shape("text", { x: at[0] + 2, y: Math.max(at[1] - 3, 12) }, className(place)));
+    svg.append(rect);
   }
+  svg.labels = shown.map(([place, ...at]) => ({ text: className(place), box: at, kind: "truth" }));
   openViewer(svg, `${images.name[index]}, ${width} × ${height}: ${objects.length} objects`);
 }
 
@@ -52,7 +57,12 @@ onArrows((by) => {
   return true;
 });
 
-const whole = (index) => shape("svg", { viewBox: `0 0 ${images.width[index]} ${images.height[index]}` }, photo(index));
+// A whole image; its objects are read when it is scrolled to.
+function whole(index) {
+  const svg = shape("svg", { viewBox: `0 0 ${images.width[index]} ${images.height[index]}` }, photo(index));
+  whenSeen(svg, async () => { for (const [, ...at] of await objectsOf(index)) svg.append(box("truth solid", at)); });
+  return svg;
+}
 
 if (odd.length) {
   const strange = pager({ host: "odd", page: "odd-page", before: "odd-before", after: "odd-after" }, 30, (one, place) => {

@@ -21,10 +21,8 @@ function rows(columns) {
 }
 
 let everything = null;
-async function allEvents() {
-  if (everything) return everything;
-  const parts = await Promise.all([...Array(summary.eventParts).keys()].map((n) => report.load(`events-${n}`)));
-  everything = parts.flatMap(rows);
+function allEvents() {
+  everything ||= Promise.all([...Array(summary.eventParts).keys()].map((n) => report.load(`events-${n}`))).then((parts) => parts.flatMap(rows));
   return everything;
 }
 
@@ -33,9 +31,10 @@ const kindOf = (event) => (event.type === 0 ? "right" : event.seen === NOTHING ?
 const photo = (index) => picture({ width: images.width[index], height: images.height[index], file: images.file[index] });
 
 function words(event) {
-  if (event.type === 0) return `${className(event.seen)} ${event.score}`;
-  if (event.seen === NOTHING) return `${className(event.truth)}: missed`;
-  const seen = `${className(event.seen)} ${event.score}`;
+  const score = event.score.toFixed(2);
+  if (event.type === 0) return `${className(event.seen)} ${score}`;
+  if (event.seen === NOTHING) return className(event.truth);
+  const seen = `${className(event.seen)} ${score}`;
   if (event.truth !== NOTHING) return `${className(event.truth)} found as ${seen}`;
   // The object of another class was found by another detection.
   return event.near !== NOTHING && event.near !== event.seen ? `${seen}, on ${className(event.near)}` : seen;
@@ -52,7 +51,7 @@ function eventCard(event, open) {
 // The viewer: an image with its boxes, and switches for what is drawn.
 const drawn = { truth: true, right: true, wrong: true, missed: true, masks: true };
 let current = null;
-for (const name of Object.keys(drawn)) {
+for (const name of Object.keys(drawn).filter((layer) => layer !== "masks" || summary.shapeParts)) {
   const box = element("input", { type: "checkbox", checked: "", onchange: () => { drawn[name] = box.checked; draw(); } });
   viewer.querySelector(".toggles").append(element("label", {}, box, ` ${name}`));
 }
@@ -65,26 +64,41 @@ async function look(index, event, list, place) {
 
 function draw() {
   const { index, event, events, shapes } = current;
-  const width = images.width[index], height = images.height[index];
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}` }, photo(index));
-  svg.style.setProperty("--letters", `${Math.max(width, height) / 55}px`);
+  const svg = imageDrawing(index, events, { event, shapes, layers: drawn });
+  const said = event ? `${words(event)} (${summary.types[event.type]}) in ` : "";
+  openViewer(svg, `${said}${images.name[index]}, ${images.width[index]} × ${images.height[index]}: ${counts(index)}`);
+}
+
+const counts = (index) => `${images.right[index]} right, ${images.wrong[index]} wrong, ${images.missed[index]} missed`;
+
+// An image with its events; texts are placed by `placeLabels` once the drawing has its size on the page.
+function imageDrawing(index, events, { event = null, shapes = {}, layers = { truth: true, right: true, wrong: true, missed: true } } = {}) {
+  const svg = shape("svg", { viewBox: `0 0 ${images.width[index]} ${images.height[index]}` }, photo(index));
+  const labels = [];
   for (const one of events) {
     const kind = kindOf(one);
-    if (drawn.truth && one.object && one.truth !== NOTHING) {
+    if (layers.truth && one.object && one.truth !== NOTHING) {
       outline(svg, shapes[one.id]?.truth, "truth");
       svg.append(box("truth", one.object));
     }
-    if (!drawn[kind]) continue;
+    if (!layers[kind]) continue;
     outline(svg, shapes[one.id]?.found, kind);
     const at = one.box || one.object;
     const rect = box(kind, at);
     if (event && one.id === event.id) rect.style.strokeWidth = "4";
     rect.append(shape("title", {}, `${words(one)}, ${summary.types[one.type]}`));
-    svg.append(rect, shape("text", { x: at[0] + 2, y: Math.max(at[1] - 3, 12) }, words(one)));
+    svg.append(rect);
+    labels.push({ text: kind === "missed" ? `${words(one)} missed` : words(one), box: at, kind, first: event && one.id === event.id, score: one.score });
   }
-  const counts = `${images.right[index]} right, ${images.wrong[index]} wrong, ${images.missed[index]} missed`;
-  const said = event ? `${words(event)} (${summary.types[event.type]}) in ` : "";
-  openViewer(svg, `${said}${images.name[index]}, ${width} × ${height}: ${counts}`);
+  // The one that was clicked, then what is wrong, then the most confident: those are placed first.
+  const rank = { missed: 1, wrong: 2, right: 0 };
+  svg.labels = labels.sort((a, b) => (b.first ? 1 : 0) - (a.first ? 1 : 0) || rank[b.kind] - rank[a.kind] || b.score - a.score);
+  return svg;
+}
+
+// The same for a card: without texts, which would be too small.
+function fillCard(svg, events) {
+  for (const one of events) svg.append(box(kindOf(one), one.box || one.object));
 }
 
 // A mask as a path, and keypoints as dots.
@@ -123,14 +137,15 @@ function sizeOf(event) {
 
 async function filter() {
   const value = (name) => form.elements[name].value;
-  const chosen = (await allEvents()).filter((event) =>
+  const all = await allEvents();
+  const chosen = all.filter((event) =>
     (value("type") === "" ? event.type !== 0 || value("truth") !== "" || value("seen") !== "" : event.type === Number(value("type"))) &&
     (value("truth") === "" || event.truth === Number(value("truth"))) &&
     (value("seen") === "" || event.seen === Number(value("seen"))) &&
     (value("size") === "" || sizeOf(event) === value("size")) &&
     (event.seen === NOTHING || (event.score >= Number(value("low")) && event.score <= Number(value("high")))));
   events.set(chosen);
-  $("shown").textContent = `${chosen.length} of ${everything.length} events, the worst first`;
+  $("shown").textContent = `${chosen.length} of ${all.length} events, the worst first`;
 }
 form.addEventListener("change", filter);
 form.addEventListener("reset", () => setTimeout(filter));
@@ -139,22 +154,46 @@ const first = rows(report.data.first).filter((event) => event.type !== 0);
 events.set(first);
 $("shown").textContent = `the ${first.length} worst events; filters show the others`;
 
-const labels = pager({ host: "suspects", page: "suspects-page", before: "suspects-before", after: "suspects-after" }, MOST, (event, place) => eventCard(event, () => look(event.image, event, labels.items, place)));
-labels.set(rows(report.data.suspects));
+const labels = pager({ host: "disagreements", page: "disagreements-page", before: "disagreements-before", after: "disagreements-after" }, MOST, (event, place) => eventCard(event, () => look(event.image, event, labels.items, place)));
+labels.set(rows(report.data.disagreements));
 
 async function show(given) {
   form.reset();
   for (const [name, value] of Object.entries(given)) form.elements[name].value = value;
   await filter();
-  $("look").scrollIntoView();
+  form.scrollIntoView();
 }
 
-// Images, worst or best first.
-const pictures = pager({ host: "images", page: "images-page", before: "images-before", after: "images-after" }, MOST, (index, place) => {
+// Events of each image, for the walls of images; they are read when a wall is scrolled to.
+let byImage = null;
+function eventsByImage() {
+  byImage ||= allEvents().then((all) => {
+    const groups = new Map(images.name.map((_, index) => [index, []]));
+    for (const event of all) groups.get(event.image).push(event);
+    return groups;
+  });
+  return byImage;
+}
+
+function imageCard(index, texts, open) {
   const svg = shape("svg", { viewBox: `0 0 ${images.width[index]} ${images.height[index]}` }, photo(index));
-  const counts = `${images.right[index]} right, ${images.wrong[index]} wrong, ${images.missed[index]} missed`;
-  return card(svg, [images.name[index], counts], () => look(index, null, pictures.items, place));
-});
+  whenSeen(svg, async () => fillCard(svg, (await eventsByImage()).get(index)));
+  return card(svg, texts, open);
+}
+
+// The verdict's picture, and the ways from numbers to pictures.
+if (summary.verdict.image !== null) {
+  const index = summary.verdict.image, host = $("picture");
+  const svg = imageDrawing(index, rows(summary.verdict.events));
+  host.querySelector("div").replaceChildren(element("button", { type: "button", class: "plain", "aria-label": `Enlarge ${images.name[index]}`, onclick: () => look(index, null, [index], 0) }, svg));
+  host.querySelector("figcaption").append(`${images.name[index]}: `, ...["right", "wrong", "missed"].flatMap((kind) => [element("i", { class: `swatch ${kind}` }), ` ${images[kind][index]} ${kind} `]), element("i", { class: "swatch truth" }), " label");
+  placeLabels(svg);
+}
+$("see-them")?.addEventListener("click", (event) => { event.preventDefault(); show({ truth: "", seen: "", ...summary.verdict.filters }); });
+for (const button of document.querySelectorAll("button[data-type]")) button.addEventListener("click", () => show({ type: button.dataset.type, truth: "", seen: "" }));
+
+// Images, worst or best first.
+const pictures = pager({ host: "images", page: "images-page", before: "images-before", after: "images-after" }, MOST, (index, place) => imageCard(index, [images.name[index], counts(index)], () => look(index, null, pictures.items, place)));
 function orderImages() {
   const faults = (n) => images.wrong[n] + images.missed[n];
   const worst = $("image-order").value === "worst";
@@ -167,8 +206,7 @@ orderImages();
 // Images that are nearly the same, group by group.
 if (summary.duplicates.length) {
   const same = pager({ host: "duplicates", page: "duplicates-page", before: "duplicates-before", after: "duplicates-after" }, 10, ([group, index], place) => {
-    const svg = shape("svg", { viewBox: `0 0 ${images.width[index]} ${images.height[index]}` }, photo(index));
-    return card(svg, [`group ${group + 1}`, images.name[index]], () => look(index, null, same.items.map((one) => one[1]), place));
+    return imageCard(index, [`group ${group + 1}`, images.name[index]], () => look(index, null, same.items.map((one) => one[1]), place));
   });
   same.set(summary.duplicates.flatMap((group, n) => group.map((index) => [n, index])));
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import LOST, MOST_LOST, ReadSettings
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 
 # Learns from random weights on hundreds of images, even on a CPU.
 DEFAULT_PRESET = "ssd_hgnetv2_fpn_small"
@@ -28,8 +28,8 @@ class InitSettings:
 
     model: str = setting(
         "",
-        "A preset of boxwright models, or a name of boxwright weights list, whose weights it starts from; default: "
-        "a preset for small data.",
+        "A preset of boxwright models, a name of boxwright weights list, whose weights it starts from, or a run's "
+        "folder, whose configuration and weights it takes; default: a preset for small data.",
     )
     imgsz: str = setting("", "Input size: 320, or WIDTHxHEIGHT as 320x240; default: one that fits the objects.")
     batch: str = setting("auto", "Batch size; auto for as many images as fit in memory, at most 16.")
@@ -47,10 +47,21 @@ class InitSettings:
     reading: ReadSettings = field(default_factory=ReadSettings)
     steps: bool = setting(True, "Try training steps, to find a batch size that fits in memory.")
 
+    def __post_init__(self) -> None:
+        name_device(self)
+
     @property
     def preset(self) -> str:
         """The requested preset, or the one for small data."""
         return self.model or DEFAULT_PRESET
+
+    def check_length(self) -> None:
+        """Raise a ConfigError if epochs and minutes are both set, or one is infinite."""
+        if self.epochs is not None and self.minutes is not None:
+            raise ConfigError("epochs and minutes both set the run's length; remove one")
+        for name, value in (("epochs", self.epochs), ("minutes", self.minutes)):
+            if value is not None and not math.isfinite(value):
+                raise ConfigError(f"{name} {value:g}: expected a finite number")
 
     def image_size(self) -> tuple[int, int] | None:
         """Return the requested (height, width) of the input; None to choose it, or keep the preset's."""

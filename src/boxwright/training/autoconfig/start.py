@@ -14,13 +14,13 @@ from boxwright.base.device import usable_device
 from boxwright.base.errors import CheckpointError, ConfigError, DataError, OutputError, TrainingError, first_line
 from boxwright.base.files import is_file, make_folder, write_whole
 from boxwright.base.nearest import did_you_mean
-from boxwright.config.message import find_fields
 from boxwright.config.preset import preset_names
 from boxwright.data.account import DatasetUsage, take_account, without_pixels
-from boxwright.data.dataset import Dataset
+from boxwright.data.dataset import Dataset, with_white_level
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
 from boxwright.data.open_dataset import open_recognized
+from boxwright.data.pixel_scale import measure_white_level
 from boxwright.data.recognize import RecognizedData, recognize
 from boxwright.nn.network import is_within
 from boxwright.pipeline import messages as m
@@ -40,18 +40,21 @@ from boxwright.training.autoconfig.choices import (
     choose_length,
 )
 from boxwright.training.autoconfig.facts import DataStatistics, read_facts
+from boxwright.training.autoconfig.from_run import adapt_configuration, is_run
+from boxwright.training.autoconfig.from_run import config_text as run_config_text
 from boxwright.training.autoconfig.write import (
     KEEPING_STATISTICS,
     Plan,
-    Split,
     Start,
     config_text,
+    describe_fine_tuning,
+    describe_split,
     family_name,
     fine_tuning_optimizer,
     fitted_optimizer,
     split_dataset,
 )
-from boxwright.training.length import steps_through
+from boxwright.training.length import epochs_text, steps_through
 from boxwright.training.preflight.anchors import find_anchor_generator, fit_anchors
 from boxwright.training.preflight.records import Progress, Record, silent
 from boxwright.training.rehearsal import fitting_batch
@@ -61,7 +64,6 @@ from boxwright.weights.published import find_published, published_for, published
 
 # Anchors are changed if this many more of the objects reach the threshold.
 _WORTH = 0.02
-_FEW_HELD_OUT = 0.1
 _LEAST_STEPS = 50  # however short the requested time
 _PATIENCE = 1800.0
 # What `--weights` may say in place of a file: words for what the weights hold.
@@ -122,21 +124,20 @@ def init_config(
         raise OutputError(f"{out} is a folder; name a file in it, such as {out / 'pipeline.config'}")
     stem = out.with_suffix("")
     header = _header(data, settings)
-    settings, changes = _with_published(settings)
-    preset = settings.preset
-    base = load_config(f"preset:{preset}")
-    if base.model is not None and base.model.center_net is not None and base.model.center_net.keypoint_estimation_task:
-        raise ConfigError(
-            f"preset {preset} learns keypoints, which init does not look for; choose one without, or write a "
-            "configuration that names the preset, with num_keypoints in its readers"
-        )
-    if settings.epochs is not None and settings.minutes is not None:
-        raise ConfigError("epochs and minutes both set the run's length; remove one")
-    if settings.weights:
+    settings.check_length()
+    from_run = is_run(settings.model)
+    settings, changes = (settings, ()) if from_run else _with_published(settings)
+    base = None if from_run else _read_preset(settings.preset)
+    if settings.weights and not (from_run and settings.weights == NO_WEIGHTS):
         _require_weights(settings.weights)  # before the data are read, which may take minutes
     recognized = recognize(data, **asdict(settings.reading))
     opened = _open(recognized, stem, settings, progress)
-    text, choices = _fitted(opened, base, preset, header, settings, changes, overrides)
+    if base is None:
+        slots, images = opened.training.categories.num_slots, opened.facts.images
+        config, choices = adapt_configuration(settings, images, slots, opened.train, opened.held_out)
+        text = run_config_text(config, header)
+    else:
+        text, choices = _fitted(opened, base, settings.preset, header, settings, changes, overrides)
     files = {**opened.files, out: text}
     for path, content in files.items() if not force else ():
         if is_file(path) and path.read_bytes() != content.encode():
@@ -145,6 +146,16 @@ def init_config(
     for path, content in files.items():  # the configuration last, after the files that it names
         write_whole(path, content)
     return WrittenConfiguration(out, tuple(files), (*opened.choices, *choices))
+
+
+def _read_preset(preset: str) -> m.TrainEvalPipelineConfig:
+    base = load_config(f"preset:{preset}")
+    if base.model is not None and base.model.center_net is not None and base.model.center_net.keypoint_estimation_task:
+        raise ConfigError(
+            f"preset {preset} learns keypoints, which init does not look for; choose one without, or write a "
+            "configuration that names the preset, with num_keypoints in its readers"
+        )
+    return base
 
 
 def _with_published(settings: InitSettings) -> tuple[InitSettings, tuple[str, ...]]:
@@ -220,7 +231,10 @@ def start_run(
         first = (path.read_bytes().decode("utf-8", "replace").splitlines() or [""])[0]
         # The first line names data and preset: the same command continues, another one must not change the run.
         if first != f"# {_header(data, settings)}":
-            raise ConfigError(f"{path} was written for other data or another preset ({first[2:]}); use another folder")
+            raise ConfigError(
+                f"{path} was written for other data or another preset ({first[2:]}); use another folder, "
+                "or remove it if no run of it is wanted"
+            )
         return path, ()
     if any(Path(folder).glob("ckpt-*.pt")):
         raise ConfigError(
@@ -241,7 +255,8 @@ def _wait_for(path: Path) -> None:
 
 def _header(data: str | Path, settings: InitSettings) -> str:
     exif = " --ignore_exif" if settings.reading.ignore_exif else ""
-    return f"Written by boxwright init {Path(data).resolve()} --model {settings.preset}{exif}"
+    model = Path(settings.model).resolve() if is_run(settings.model) else settings.preset
+    return f"Written by boxwright init {Path(data).resolve()} --model {model}{exif}"
 
 
 def _open(recognized: RecognizedData, stem: Path, settings: InitSettings, progress: Progress | None) -> _OpenedData:
@@ -252,12 +267,17 @@ def _open(recognized: RecognizedData, stem: Path, settings: InitSettings, progre
     choices = [Choice("data", recognized.kind, "; ".join(recognized.notes))]
     account, unreadable = _account("account", everything, settings, choices, progress)
     train, held_out = build_input_reader(recognized.train), build_input_reader(recognized.held_out or recognized.train)
+    level, line = measure_white_level(everything)
+    if level:
+        train.white_level = held_out.white_level = level
+        everything = with_white_level(everything, level)
+        choices.append(Choice("white level", f"{level:g}", line))
     rows: dict[str, Sequence[tuple[int, str]]] = {}
     if evaluation is None:
         split = split_dataset(everything, progress, unreadable)
         account.refuse_losses(settings.most_lost, everything.name, len(split.unreadable))
         rows = {"train": split.train, "val": split.held_out}
-        choices.append(_split_choice(split))
+        choices.append(describe_split(split))
     else:
         _, held_out_unreadable = _account("held out", evaluation, settings, choices, progress)
         if unreadable or held_out_unreadable:
@@ -298,7 +318,7 @@ def _account(
     account.refuse_losses(settings.most_lost, dataset.name)
     if not account.samples:
         raise DataError(f"{dataset.name}: no sample can be read: " + "; ".join(account.left_out.lines()))
-    first, *more = account.lines()
+    first, *more = account.summary()
     choices += [Choice(name, "", first), *(Choice("", "", line) for line in more)]
     return account, set(account.unreadable)
 
@@ -306,19 +326,6 @@ def _account(
 def _readable(dataset: Dataset, unreadable: Collection[int]) -> list[tuple[int, str]]:
     numbers = [number for number in range(len(dataset)) if number not in unreadable]
     return [(number, without_pixels(dataset, number).filename) for number in numbers]
-
-
-def _split_choice(split: Split) -> Choice:
-    share = len(split.held_out) / (len(split.train) + len(split.held_out))
-    why = f"{share:.0%} held out"
-    if split.groups:
-        kinds = "1 group" if split.groups == 1 else f"{split.groups} groups"
-        why += f"; near-duplicates stay together ({kinds})"
-    if share < _FEW_HELD_OUT:
-        why += "; too few for meaningful metrics: add different images"
-    if split.unreadable:
-        why += f"; unreadable, and not used: {len(split.unreadable)}"
-    return Choice("split", f"{len(split.train)} to train, {len(split.held_out)} to evaluate", why)
 
 
 def _fitted(
@@ -352,8 +359,12 @@ def _fitted(
     length = plan.length
     requested = settings.epochs is not None or settings.minutes is not None
     why = "as requested" if requested else f"for {data.facts.images} images"
-    choices.append(Choice("length", f"{length.steps} steps", f"{length.epochs:.0f} epochs, {why}"))
-    choices += [_fine_tuning_choice(plan)] if plan.fine_tuning is not None else []
+    choices.append(
+        Choice(
+            "length", f"{length.steps} step{'' if length.steps == 1 else 's'}", f"{epochs_text(length.epochs)}, {why}"
+        )
+    )
+    choices += [describe_fine_tuning(plan)] if plan.fine_tuning is not None else []
     return config_text(plan), choices
 
 
@@ -370,10 +381,10 @@ def _tried(
         steps = max(int(60 * settings.minutes / seconds), _LEAST_STEPS)
         epochs = steps * plan.batch_size / data.facts.images
         plan = _plan_for_batch_size(plan, preset, plan.batch_size, data, replace(settings, epochs=epochs))
-    whole = round(max(seconds * plan.length.steps / 60, 1))
-    minutes = f"about {whole} minute{'' if whole == 1 else 's'} there"
+    minutes = max(round(seconds * plan.length.steps / 60), 1)
     why = "as requested" if settings.batch_size() else f"fits in the {measured.device}'s memory"
-    return plan, Choice("batch", f"{plan.batch_size} image{'' if plan.batch_size == 1 else 's'}", f"{why}; {minutes}")
+    images = f"{plan.batch_size} image{'' if plan.batch_size == 1 else 's'}"
+    return plan, Choice("batch", images, f"{why}; trains for about {minutes} min")
 
 
 def _first_plan(
@@ -450,29 +461,16 @@ def _start_from(weights: str, config: m.TrainEvalPipelineConfig, data: _OpenedDa
     """Return what a run from these weights begins with, by what of them the network takes."""
     detector = build_detector(config, data.training.categories)
     path, _ = find_weights(weights)
+    own = f"; --model {weights} trains their own" if is_run(weights) else ""
     try:
         loaded = load_weights(detector, path, "transfer")
     except CheckpointError as error:  # the network may still be changed on the command line
-        return "backbone", Choice("weights", weights, f"they do not fit this network: {first_line(error)}")
+        return "backbone", Choice("weights", weights, f"they do not fit this network: {first_line(error)}{own}")
     parts = detector.network.parts
     restored = f"{len(loaded.restored)} tensors restored, {len(loaded.kept)} start fresh"
     if any(is_within(name, parts.heads) for name in loaded.restored):
         return "detector", Choice("weights", weights, f"a detector's: {restored}")
-    return "backbone", Choice("weights", weights, f"the backbone's alone: {restored}; a recipe as from scratch")
-
-
-def _fine_tuning_choice(plan: Plan) -> Choice:
-    chosen = plan.fine_tuning
-    if chosen is None:
-        raise TypeError("the plan starts from no detector")
-    parts = [f"rates × {chosen.rate:g}"]
-    if next(find_fields(plan.optimizer, {"learning_rate_base"}), None) is not None:
-        parts.append("a cosine to 0")
-    if chosen.keep_statistics:
-        parts.append("batch normalization keeps its statistics")
-    if chosen.backbone_from:
-        parts.append(f"the backbone learns from step {chosen.backbone_from}")
-    return Choice("fine-tuning", "a recipe of its own", ", ".join(parts))
+    return "backbone", Choice("weights", weights, f"the backbone's alone: {restored}; a recipe as from scratch{own}")
 
 
 def _loaded(plan: Plan, files: dict[Path, str], folder: Path, overrides: Overrides) -> m.TrainEvalPipelineConfig:

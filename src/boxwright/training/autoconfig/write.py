@@ -18,11 +18,13 @@ from boxwright.data.dataset import Dataset
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.overrides import apply_override
 from boxwright.pipeline.run_length import RATES, stretch
-from boxwright.training.autoconfig.choices import FineTuning, Length
+from boxwright.training.autoconfig.choices import Choice, FineTuning, Length
+from boxwright.training.length import epochs_text
 from boxwright.training.preflight.images import Fingerprints, near_groups, read_fingerprints
 from boxwright.training.preflight.records import Progress
 
 _SHARE, _MOST = 0.2, 5000
+_FEW_HELD_OUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -175,8 +177,10 @@ def config_text(plan: Plan) -> str:
         *_model(plan),
         "train_config {",
         f"  batch_size: {plan.batch_size}",
-        f"  # {plan.length.epochs:.0f} epochs.",
+        f"  # {epochs_text(plan.length.epochs)}.",
         f"  num_steps: {plan.length.steps}",
+        "  # The schedules below are for so many steps; with another num_steps, or --epochs, they are stretched.",
+        f"  recipe_steps: {plan.length.steps}",
         *_block("optimizer", plan.optimizer, "  "),
         *_start(plan.checkpoint),
         *_frozen(plan.fine_tuning),
@@ -235,3 +239,32 @@ def _frozen(fine_tuning: FineTuning | None) -> list[str]:
 def _block(name: str, message: Message, indent: str = "") -> list[str]:
     body = textwrap.indent(dump_message(message).rstrip(), f"{indent}  ")
     return [f"{indent}{name} {{", *body.splitlines(), f"{indent}}}"]
+
+
+def describe_split(split: Split) -> Choice:
+    """Return a split as a choice that is shown."""
+    share = len(split.held_out) / (len(split.train) + len(split.held_out))
+    why = f"{share:.0%} held out"
+    if split.groups:
+        kinds = "1 group" if split.groups == 1 else f"{split.groups} groups"
+        why += f"; near-duplicates stay together ({kinds})"
+    if share < _FEW_HELD_OUT:
+        why += "; too few for meaningful metrics: add different images"
+    if split.unreadable:
+        why += f"; unreadable, and not used: {len(split.unreadable)}"
+    return Choice("split", f"{len(split.train)} to train, {len(split.held_out)} to evaluate", why)
+
+
+def describe_fine_tuning(plan: Plan) -> Choice:
+    """Return the recipe of a run that starts from a detector as a choice that is shown."""
+    chosen = plan.fine_tuning
+    if chosen is None:
+        raise TypeError("the plan starts from no detector")
+    parts = [f"rates × {chosen.rate:g}"]
+    if next(find_fields(plan.optimizer, {"learning_rate_base"}), None) is not None:
+        parts.append("a cosine to 0")
+    if chosen.keep_statistics:
+        parts.append("batch normalization keeps its statistics")
+    if chosen.backbone_from:
+        parts.append(f"the backbone learns from step {chosen.backbone_from}")
+    return Choice("fine-tuning", "a recipe of its own", ", ".join(parts))

@@ -12,13 +12,15 @@ from boxwright.base.errors import BoxwrightError, first_line
 from boxwright.base.read_settings import MOST_LOST
 from boxwright.config.support import report
 from boxwright.data.account import take_account
-from boxwright.data.dataset import Dataset
+from boxwright.data.dataset import Dataset, with_white_level
+from boxwright.data.pixel_scale import measure_white_level
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.input_reader import build_dataset, state_white_level
+from boxwright.pipeline.message import white_level
 from boxwright.pipeline.missing import require_for_training
 from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
 from boxwright.training.preflight.anchors import InputFrame, check_anchors, find_anchor_generator
@@ -26,6 +28,7 @@ from boxwright.training.preflight.images import (
     Fingerprints,
     check_duplicates,
     check_leak,
+    check_levels,
     check_readable,
     check_stored,
     read_fingerprints,
@@ -64,7 +67,8 @@ def check_account(dataset: Dataset, what: str, progress: Progress) -> Iterable[F
 
 def check_fields(config: m.TrainEvalPipelineConfig) -> Iterable[Finding]:
     """Yield the fields of a configuration that are not honored."""
-    rows = list(report(config))
+    # What a preset sets without effect is not the user's to remove.
+    rows = [row for row in report(config) if not (row.in_preset and row.status.verdict == "without effect")]
     refused = [str(row) for row in rows if row.status.verdict == "refused"]
     idle = [row.path for row in rows if row.status.verdict == "without effect"]
     if refused:
@@ -132,6 +136,10 @@ def examine(
         yield Finding("empty_images", "fatal", f"{dataset.name} has no samples", "check its path")
         return
     yield from check_account(dataset, "training", shown)
+    if not white_level(config):
+        level, line = measure_white_level(dataset)
+        config, dataset = state_white_level(config, level), with_white_level(dataset, level)
+        yield from _scale(level, line)
     records, unreadable = _read(dataset, depth.decoded, "training samples", shown)
     prints = read_fingerprints(dataset, shown("training images", spread(len(dataset), depth.hashed)))
     yield from _readable(records, unreadable, prints, "training")
@@ -147,9 +155,14 @@ def examine_data(
     """Check data alone: readability, boxes, classes, duplicates, leaks; yield each check's finding."""
     depth, shown = depth or Depth(), progress or silent
     yield from check_account(train, "training", shown)
+    level, line = measure_white_level(train)
+    yield from _scale(level, line)
+    train = with_white_level(train, level)
+    held_out = None if held_out is None else with_white_level(held_out, level)
     records, unreadable = _read(train, depth.decoded, "training samples", shown)
     prints = read_fingerprints(train, shown("training images", spread(len(train), depth.hashed)))
     yield from _readable(records, unreadable, prints, "training")
+    yield from check_levels(records, "the training data")
     yield from check_balance(records, train.categories)
     yield from check_counts(records, None)
     yield from check_boxes(records)
@@ -176,6 +189,12 @@ def examine_quickly(
     findings += check_readable(unreadable, len(records) + len(unreadable), "training") if unreadable else []
     findings += _data(config, detector, dataset, records, Depth(texts=_QUICK))
     return [finding for finding in findings if finding.verdict in ("warning", "fatal")]
+
+
+def _scale(level: float, line: str) -> Iterable[Finding]:
+    """Yield what is white in images that are not of 8 bits, if there are any."""
+    if line:
+        yield Finding("pixels", "note" if level else "warning", line, "" if level else "set it in the configuration")
 
 
 def _schedule(config: m.TrainEvalPipelineConfig, plan: TrainingPlan) -> Iterable[Finding]:
@@ -230,6 +249,7 @@ def _data(
 ) -> Iterable[Finding]:
     """Check training samples that were read."""
     reader = config.train_input_reader
+    yield from check_levels(records, "the training data")
     yield from check_label_map(records, dataset.categories, detector.num_classes)
     if reader is not None and reader.tf_record_input_reader is not None:
         paths = list(reader.tf_record_input_reader.input_path)
@@ -268,6 +288,7 @@ def _evaluation(
 def _evaluation_data(other: Dataset, prints: Fingerprints, depth: Depth, progress: Progress) -> Iterable[Finding]:
     yield from check_account(other, "evaluation", progress)
     records, unreadable = _read(other, depth.decoded, "evaluation samples", progress)
+    yield from check_levels(records, "the evaluation data")
     others = read_fingerprints(other, progress("evaluation images", spread(len(other), depth.hashed)))
     yield from _readable(records, unreadable, others, "evaluation")
     seen = {label for record in records for label in record.labels.tolist()}

@@ -8,7 +8,7 @@ import itertools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,11 @@ from PIL import Image
 
 from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
-from boxwright.data.image_io import FORMATS, SIXTEEN_BITS, to_rgb
+from boxwright.data.image_io import FORMATS
 from boxwright.data.listed import ListedDataset
 from boxwright.data.picture_dataset import PictureDataset
-from boxwright.training.preflight.records import Finding, some
+from boxwright.training.preflight.records import Finding, Record, some
+from boxwright.types.pixels import WIDE_MODES
 
 # Images are near-duplicates if both 256-bit hashes differ in fewer bits than this: those of unrelated images differ in
 # about 128, those of copies in other sizes or qualities in under 30.
@@ -59,31 +60,58 @@ class Fingerprints:
     indices: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Fingerprint:
+    """Digests of one image, which `Fingerprints` has of many."""
+
+    index: int
+    name: str
+    exact: bytes
+    hashes: Mapping[str, NDArray[np.uint8]]
+    turned: bool
+
+
+def read_fingerprint(dataset: Dataset, index: int) -> Fingerprint:
+    """Return the fingerprint of an image file; a JPEG is decoded at a fraction of its size.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    data, name = dataset.encoded(index)
+    try:
+        small, orientation = _thumbnail(data)
+    except Exception as error:  # noqa: BLE001  # Pillow's plugins raise whatever their parsing meets
+        raise DataError(f"{name or index}: {str(error) or type(error).__name__}") from None
+    # For equality alone; faster than SHA-256.
+    exact = hashlib.blake2b(data, digest_size=16).digest()
+    hashes = {"dhash": _packed(imagehash.dhash(small, _SIDE)), "phash": _packed(imagehash.phash(small, _SIDE))}
+    return Fingerprint(index, name or str(index), exact, hashes, orientation != 1)
+
+
 def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
-    """Return the fingerprints of image files; JPEGs are decoded at a fraction of their size."""
-    names, exact, turned, unreadable, rows_of = [], [], [], [], []
-    hashes: dict[str, list[NDArray[np.uint8]]] = {name: [] for name in _NEAR}
+    """Return the fingerprints of image files."""
+    prints, unreadable = [], []
     for index in indices:
         try:
-            data, name = dataset.encoded(index)
+            prints.append(read_fingerprint(dataset, index))
         except DataError as error:
             unreadable.append(str(error))
-            continue
-        try:
-            small, orientation = _thumbnail(data)
-        except Exception as error:  # noqa: BLE001  # Pillow's plugins raise whatever their parsing meets
-            unreadable.append(f"{name or index}: {str(error) or type(error).__name__}")
-            continue
-        names.append(name or str(index))
-        rows_of.append(index)
-        # For equality alone; faster than SHA-256.
-        exact.append(hashlib.blake2b(data, digest_size=16).digest())
-        hashes["dhash"].append(_packed(imagehash.dhash(small, _SIDE)))
-        hashes["phash"].append(_packed(imagehash.phash(small, _SIDE)))
-        if orientation != 1:
-            turned.append(names[-1])
-    rows = {name: np.array(bits, np.uint8).reshape(-1, _SIDE * _SIDE // 8) for name, bits in hashes.items()}
-    return Fingerprints(tuple(names), tuple(exact), rows, tuple(turned), tuple(unreadable), tuple(rows_of))
+    return join_fingerprints(prints, unreadable)
+
+
+def join_fingerprints(prints: Sequence[Fingerprint], unreadable: Sequence[str] = ()) -> Fingerprints:
+    """Return the fingerprints of several images as one table; `unreadable` has a line for each that has none."""
+    rows = {
+        kind: np.array([one.hashes[kind] for one in prints], np.uint8).reshape(-1, _SIDE * _SIDE // 8) for kind in _NEAR
+    }
+    return Fingerprints(
+        names=tuple(one.name for one in prints),
+        exact=tuple(one.exact for one in prints),
+        hashes=rows,
+        turned=tuple(one.name for one in prints if one.turned),
+        unreadable=tuple(unreadable),
+        indices=tuple(one.index for one in prints),
+    )
 
 
 def _thumbnail(data: bytes) -> tuple[Image.Image, int]:
@@ -92,8 +120,16 @@ def _thumbnail(data: bytes) -> tuple[Image.Image, int]:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             image.draft("L", _SMALL)
             orientation = image.getexif().get(_ORIENTATION, 1)
-            readable = Image.fromarray(to_rgb(image)) if image.mode in SIXTEEN_BITS else image
+            readable = Image.fromarray(_stretched(np.asarray(image))) if image.mode in WIDE_MODES else image
             return readable.convert("L"), orientation if orientation in range(1, 9) else 1
+
+
+def _stretched(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return values as uint8 from black to white: images are compared, whatever their scale."""
+    finite = np.nan_to_num(values.astype(np.float64))
+    least, largest = finite.min(), finite.max()
+    stretched: NDArray[np.uint8] = ((finite - least) * (255 / max(largest - least, 1e-12))).astype(np.uint8)
+    return stretched
 
 
 def _packed(image_hash: Any) -> NDArray[np.uint8]:
@@ -202,6 +238,28 @@ def check_readable(unreadable: Sequence[str], total: int, what: str) -> Iterable
         yield Finding("readable", "fine", f"{total} samples of {what} can be read")
 
 
+# Of 255: pictures whose brightest pixel, or whose mean, is below are read by a wrong scale, or useless.
+_BRIGHT, _MEAN = 64, 4
+
+
+def check_levels(records: Sequence[Record], what: str) -> Iterable[Finding]:
+    """Yield the ends of the histogram of all pixels."""
+    if not records:
+        return
+    darkest, brightest = min(record.levels[0] for record in records), max(record.levels[1] for record in records)
+    mean = sum(record.levels[2] for record in records) / len(records)
+    ends = f"pixels of {what} are {darkest:.0f} to {brightest:.0f} of 0..255, {mean:.1f} on average"
+    if brightest < _BRIGHT or mean < _MEAN:
+        yield Finding(
+            "pixels",
+            "warning",
+            f"{ends}: nearly black, as where values of 12 bits are read as 16, or floats in 0..1 became integers",
+            "state the value that is white: train_input_reader.white_level; boxwright inspect draws the pictures",
+        )
+    else:
+        yield Finding("pixels", "fine", ends)
+
+
 def check_stored(prints: Fingerprints, dataset: Dataset) -> Iterable[Finding]:
     """Yield the images of TFRecords that viewers show turned: they are read as stored, as TensorFlow reads them."""
     whole = dataset.whole if isinstance(dataset, ListedDataset) else dataset
@@ -216,13 +274,38 @@ def check_stored(prints: Fingerprints, dataset: Dataset) -> Iterable[Finding]:
         )
 
 
+@dataclass(frozen=True)
+class Duplicates:
+    """Images of one data set that are nearly the same.
+
+    Attributes:
+        count: How many pairs of images are.
+        exact: How many pairs are the same to the byte.
+        pairs: Rows of some pairs.
+        groups: Rows of the images that are linked by pairs, of two or more.
+    """
+
+    count: int
+    exact: int
+    pairs: Sequence[tuple[int, int]]
+    groups: Sequence[Sequence[int]]
+
+
+def find_duplicates(prints: Fingerprints) -> Duplicates:
+    """Return the images of a data set that are nearly the same, for `doctor` and the pages on data and evaluations."""
+    count, pairs = _pairs(prints)
+    exact = sum(times * (times - 1) // 2 for times in Counter(prints.exact).values())
+    groups = [group for group in near_groups(prints) if len(group) > 1] if count else []
+    return Duplicates(count, exact, pairs, groups)
+
+
 def check_duplicates(prints: Fingerprints, what: str) -> Iterable[Finding]:
     """Yield duplicate images in `what`."""
-    count, pairs = _pairs(prints)
+    duplicates = find_duplicates(prints)
+    count, exact, pairs = duplicates.count, duplicates.exact, duplicates.pairs
     if not count:
         yield Finding("duplicates", "fine", f"{len(prints.names)} images of {what} differ")
         return
-    exact = sum(times * (times - 1) // 2 for times in Counter(prints.exact).values())
     same = [prints.exact[a] == prints.exact[b] for a, b in pairs]
     ordered = sorted(zip(same, pairs, strict=True), key=lambda row: not row[0])
     named = [f"{prints.names[a]} {'=' if is_same else '≈'} {prints.names[b]}" for is_same, (a, b) in ordered]

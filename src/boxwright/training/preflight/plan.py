@@ -46,10 +46,15 @@ def check_schedule(schedule: Schedule, num_steps: int) -> Iterable[Finding]:
             "warning",
             f"for {little:.0%} of {num_steps} steps it is below 1 % of its maximum of {top:g} (first at step {first}; "
             f"at the end it is {rates[-1]:.2g}): most of the run learns nothing",
-            "stretch its decay (decay_steps, step boundaries, total_steps) over num_steps, or train fewer steps",
+            "stretch its decay over num_steps (a cosine's with --stretch_schedule), or train fewer steps",
         )
     elif problem := mismatch(schedule, num_steps):
-        yield Finding("learning_rate", "warning", problem, "fit total_steps or warmup_steps to num_steps")
+        yield Finding(
+            "learning_rate",
+            "warning",
+            problem,
+            "fit total_steps or warmup_steps to num_steps, as --stretch_schedule does",
+        )
     elif (rises := float(rates.argmax()) / len(rates)) > _MOST_OF_A_RUN:
         yield Finding(
             "learning_rate",

@@ -58,6 +58,7 @@ class Record:
         labels: int64 [N], 0-based.
         crowd: bool [N].
         left_out: Objects of classes that the label map lacks.
+        levels: The darkest and the brightest of every fourth pixel, and their mean, in 0..255.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Record:
     labels: NDArray[np.int64]
     crowd: NDArray[np.bool_]
     left_out: int
+    levels: tuple[float, float, float] = (0.0, 255.0, 127.5)
 
 
 def silent(what: str, items: Iterable[int]) -> Iterable[int]:
@@ -113,5 +115,7 @@ def read_records(
                 continue
             size = (sample.image.shape[0], sample.image.shape[1])
             name = sample.id or sample.filename or str(index)
-            records.append(Record(name, size, sample.boxes, sample.labels, sample.is_crowd, sample.left_out))
+            seen = sample.image[::4, ::4]
+            levels = (float(seen.min()), float(seen.max()), float(seen.mean()))
+            records.append(Record(name, size, sample.boxes, sample.labels, sample.is_crowd, sample.left_out, levels))
     return records, unreadable

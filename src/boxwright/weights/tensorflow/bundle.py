@@ -29,6 +29,7 @@ from boxwright.base.files import (
     is_file,
     is_folder,
     make_folder,
+    open_regular,
     read_file,
     shown,
     write_whole,
@@ -242,7 +243,7 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         path = self._shards[entry.shard]
         try:
             # Opened for each tensor, so that a bundle keeps no file open.
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if instead := diagnose_wrong_file(path) if size < _SMALLEST else "":
                     raise CheckpointError(f"{path}: {instead}")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from boxwright.base.crc import masked_crc
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import diagnose_wrong_file
+from boxwright.base.files import diagnose_wrong_file, open_regular
 from boxwright.base.limits import INDEX_BYTES, Limit
 from boxwright.base.varint import read_varint, write_varint
 
@@ -93,7 +93,7 @@ _RESTART_EVERY = 16
 def is_table(path: str | Path) -> bool:
     """Return whether a file ends like a table."""
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             file.seek(-8, os.SEEK_END)
             return file.read(8) == struct.pack("<Q", _MAGIC)
     except (OSError, ValueError):

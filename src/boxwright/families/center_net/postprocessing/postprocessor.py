@@ -24,8 +24,13 @@ from boxwright.families.center_net.predictions import STRIDE, CenterPredictions,
 from boxwright.nn.ops.boxes import clip_boxes
 from boxwright.nn.postprocessing.anchor import of_anchors
 from boxwright.nn.postprocessing.nms import Nms
-from boxwright.runtime.litert_session import KEPT, KEPT_WITHOUT_STRIDED, KEYPOINT_OUTPUTS, OUTPUTS
 from boxwright.types import PaddedDetections, RawDetections
+from boxwright.types.detection_outputs import (
+    LITERT_KEPT,
+    LITERT_KEPT_WITHOUT_STRIDED,
+    LITERT_KEYPOINT_OUTPUTS,
+    LITERT_OUTPUTS,
+)
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,8 @@ class CenterNetPostprocessor:
                 f"litert: of a CenterNet boxes and keypoints, as in TensorFlow, not {others[0].replace('_', ' ')}; "
                 "use --format onnx"
             )
-        named = (*OUTPUTS, *(KEYPOINT_OUTPUTS if self.keypoints else ()))
-        return named, KEPT_WITHOUT_STRIDED if stage.sizes is None else KEPT
+        named = (*LITERT_OUTPUTS, *(LITERT_KEYPOINT_OUTPUTS if self.keypoints else ()))
+        return named, LITERT_KEPT_WITHOUT_STRIDED if stage.sizes is None else LITERT_KEPT
 
     @torch.no_grad()
     def decode(self, predictions: CenterPredictions) -> RawDetections:

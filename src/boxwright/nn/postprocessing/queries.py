@@ -6,17 +6,41 @@ Dimensions: B batch, Q queries, K classes, D detections (padded).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from boxwright.base.device import constants
-from boxwright.families.d_fine.decoder import DFinePredictions
 from boxwright.nn.ops.boxes import clip_boxes, to_corners
 from boxwright.nn.postprocessing.anchor import of_anchors
 from boxwright.nn.postprocessing.nms import Nms
-from boxwright.runtime.litert_session import KEPT_WITHOUT_STRIDED, OUTPUTS
 from boxwright.types import PaddedDetections, RawDetections
+from boxwright.types.detection_outputs import LITERT_KEPT_WITHOUT_STRIDED, LITERT_OUTPUTS
+
+
+class Outputs(Protocol):
+    """A class and a box of each query: logits float [B, Q, C], boxes float [B, Q, 4]."""
+
+    @property
+    def logits(self) -> Tensor: ...  # noqa: D102
+
+    @property
+    def boxes(self) -> Tensor: ...  # noqa: D102
+
+
+class QueryPredictions(Protocol):
+    """Predictions whose queries detect; boxes are center x, center y, width, height, in 0..1 of the input."""
+
+    @property
+    def detections(self) -> Outputs:
+        """The outputs that detections are made of."""
+        ...
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """The (height, width) of the input."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -26,35 +50,37 @@ class QueryPostprocessor:
     Attributes:
         max_total_detections: The maximum per image, D.
         nms: Suppression, instead of the two others; None for none, as the network is meant.
+        background: Columns of the logits before the first class, which are never detected.
     """
 
     max_total_detections: int = 300
     score_threshold: float = 0.0
     nms: Nms | None = None
+    background: int = 0
 
-    def lite_outputs(self, predictions: DFinePredictions) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def lite_outputs(self, predictions: QueryPredictions) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the outputs of a graph for LiteRT, and those after them that only its comparison with ours reads."""
         del predictions
-        return OUTPUTS, KEPT_WITHOUT_STRIDED
+        return LITERT_OUTPUTS, LITERT_KEPT_WITHOUT_STRIDED
 
     @torch.no_grad()
-    def decode(self, predictions: DFinePredictions) -> RawDetections:
+    def decode(self, predictions: QueryPredictions) -> RawDetections:
         """Return boxes and scores of all queries."""
-        last = predictions.queries.layers[-1]
+        last = predictions.detections
         height, width = predictions.input_size
         unit = constants([width, height, width, height], last.boxes.device)
         # In float32: coordinates in half precision would be pixels off.
         return RawDetections(to_corners(last.boxes.float()) * unit, last.logits.float().sigmoid(), (height, width))
 
     @torch.no_grad()
-    def select(self, predictions: DFinePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+    def select(self, predictions: QueryPredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
         """Return the best pairs of query and class, the query as the anchor; boxes are clipped to the true sizes."""
         del predictions
-        sizes = true_sizes.to(raw.boxes)
+        sizes, of_classes = true_sizes.to(raw.boxes), raw.scores[..., self.background :]
         if self.nms is not None:
-            detections = self.nms.without_wait(raw.boxes, raw.scores, sizes)
+            detections = self.nms.without_wait(raw.boxes, of_classes, sizes)
             return replace(detections, multiclass_scores=of_anchors(raw.scores, detections.anchors))
-        classes, pairs = raw.scores.shape[-1], raw.scores.flatten(1)
+        classes, pairs = of_classes.shape[-1], of_classes.flatten(1)
         scores, places = pairs.topk(min(self.max_total_detections, pairs.shape[1]), dim=1)
         queries, labels = places // classes, places % classes
         boxes = clip_boxes(of_anchors(raw.boxes, queries), sizes[:, 0, None], sizes[:, 1, None])

@@ -1,0 +1,161 @@
+"""`RfDetr`: the whole detector. Sizes are the authors'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from boxwright.config.build import require
+from boxwright.families.rf_detr.backbone import Projector, VitLayout, WindowedVit
+from boxwright.families.rf_detr.criterion import (
+    ClassificationLoss,
+    Focal,
+    IouAware,
+    LossWeights,
+    RfDetrCriterion,
+    Varifocal,
+)
+from boxwright.families.rf_detr.decoder import (
+    LOGITS,
+    RELATIVE,
+    BoxForm,
+    DecoderLayout,
+    QueryDecoder,
+    QuerySelection,
+)
+from boxwright.families.rf_detr.message import (
+    PATCHES,
+    RfDetrDecoder,
+    RfDetrFeatureExtractor,
+    RfDetrLoss,
+    RfDetrMatcher,
+    RfDetrPostProcessing,
+    RfDetrProjector,
+)
+from boxwright.families.rf_detr.message import (
+    RfDetr as RfDetrMessage,
+)
+from boxwright.families.rf_detr.network import RfDetr
+from boxwright.families.rf_detr.weights import describe_weights, foreign_weights
+from boxwright.families.shared.family import Family, check_classes
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.families.shared.post_processing import build_nms
+from boxwright.nn.criteria.set_matching import MatchingCosts
+from boxwright.nn.criteria.target_assigner import ClassColumns
+from boxwright.nn.detector import Detector
+from boxwright.nn.postprocessing.queries import QueryPostprocessor
+from boxwright.nn.preprocessing import IMAGENET, Preprocessor
+from boxwright.types import Categories
+
+
+@dataclass(frozen=True)
+class Size:
+    """A published size, whose patches and windows are `PATCHES`.
+
+    Attributes:
+        grid: Side of the grid of patches that positions are stored for.
+        taken: After how many blocks a map is taken.
+        layers: Of the decoder.
+    """
+
+    grid: int
+    taken: tuple[int, ...]
+    layers: int
+
+
+SIZES = {
+    "N": Size(24, (3, 6, 9, 12), 2),
+    "S": Size(32, (3, 6, 9, 12), 3),
+    "M": Size(36, (3, 6, 9, 12), 4),
+    "L": Size(44, (3, 6, 9, 12), 4),
+    "BASE": Size(37, (2, 5, 8, 11), 3),
+}
+# The head's first column is of no class: in COCO's weights that of id 0, in others the one that is never taught.
+_BACKGROUND = 1
+
+
+def build_rf_detr(config: RfDetrMessage, categories: Categories | None, image_channels: int = 3) -> Detector:
+    """Build an RF-DETR, with fresh weights."""
+    columns = ClassColumns(config.num_classes, background=_BACKGROUND)
+    check_classes(config, config.num_classes, columns, categories)
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"), image_channels)
+    vit, decoder = _vit(config), _decoder(config)
+    backbone = WindowedVit(vit, resizer.channels)
+    levels = (config.projector or RfDetrProjector()).levels
+    network = RfDetr(
+        backbone, Projector(backbone.channels, levels, decoder.depth), QuerySelection(decoder), QueryDecoder(decoder)
+    )
+    return Detector(
+        Preprocessor(resizer, IMAGENET),
+        network,
+        _criterion(config),
+        _postprocessor(config.post_processing or RfDetrPostProcessing()),
+        num_classes=config.num_classes,
+        categories=categories,
+    )
+
+
+def _vit(config: RfDetrMessage) -> VitLayout:
+    extractor, size = config.feature_extractor or RfDetrFeatureExtractor(), SIZES[config.size.name]
+    patch, windows = PATCHES[config.size.name]
+    return VitLayout(
+        width=extractor.width,
+        depth=extractor.depth,
+        heads=extractor.num_heads,
+        patch=extractor.patch or patch,
+        windows=extractor.windows or windows,
+        grid=extractor.grid or size.grid,
+        taken=tuple(extractor.taken) or size.taken,
+        drop_path=extractor.drop_path,
+    )
+
+
+_BOXES: dict[str, BoxForm] = {"RELATIVE": RELATIVE, "LOGITS": LOGITS}
+
+
+def _decoder(config: RfDetrMessage) -> DecoderLayout:
+    decoder = config.decoder or RfDetrDecoder()
+    return DecoderLayout(
+        depth=decoder.depth,
+        num_layers=decoder.num_layers or SIZES[config.size.name].layers,
+        feedforward=decoder.feedforward,
+        levels=len((config.projector or RfDetrProjector()).levels),
+        taps=decoder.taps,
+        self_heads=decoder.self_heads,
+        cross_heads=decoder.cross_heads,
+        queries=decoder.num_queries,
+        groups=decoder.num_groups,
+        columns=config.num_classes + _BACKGROUND,
+        refines=decoder.refine_references,
+        form=_BOXES[decoder.boxes.name],
+    )
+
+
+_CLASSIFICATION: dict[str, Callable[[RfDetrLoss], ClassificationLoss]] = {
+    "IOU_AWARE": lambda config: IouAware(config.alpha, config.gamma),
+    "VARIFOCAL": lambda config: Varifocal(config.alpha, config.gamma),
+    "FOCAL": lambda config: Focal(config.alpha, config.gamma),
+}
+
+
+def _criterion(config: RfDetrMessage) -> RfDetrCriterion:
+    costs, loss = config.matcher or RfDetrMatcher(), config.loss or RfDetrLoss()
+    return RfDetrCriterion(
+        MatchingCosts(costs.class_cost, costs.l1_cost, costs.giou_cost),
+        _CLASSIFICATION[loss.classification.name](loss),
+        LossWeights(loss.classification_weight, loss.l1_weight, loss.giou_weight),
+        background=_BACKGROUND,
+    )
+
+
+def _postprocessor(config: RfDetrPostProcessing) -> QueryPostprocessor:
+    nms = config.batch_non_max_suppression
+    return QueryPostprocessor(
+        config.max_total_detections,
+        config.score_threshold,
+        None if nms is None else build_nms(nms),
+        background=_BACKGROUND,
+    )
+
+
+FAMILY = Family(RfDetr, build_rf_detr, foreign_weights=foreign_weights, describe_weights=describe_weights)

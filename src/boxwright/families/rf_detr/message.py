@@ -1,0 +1,158 @@
+"""RF-DETR (Robinson et al., 2025), an extension of Boxwright.
+
+Defaults are those of the published sizes N, S, M and L, and of the earlier BASE.
+"""
+
+from boxwright.config.field import Enum, field, number
+from boxwright.config.message import Message
+from boxwright.config.messages.image_resizer import ImageResizer
+from boxwright.config.messages.post_processing import BatchNonMaxSuppression
+from boxwright.config.rules import Rule, refuse, rising
+
+
+class RfDetrSize(Enum):
+    """A published size: what is not written has its value."""
+
+    N = 0
+    S = 1
+    M = 2
+    L = 3
+    BASE = 4
+
+class RfDetrClassification(Enum):
+    """The classification loss: RF-DETR's, which knows how well a box fits, or another of its code's."""
+
+    IOU_AWARE = 0
+    VARIFOCAL = 1
+    FOCAL = 2
+
+class RfDetrBoxes(Enum):
+    """How references stand for boxes: as themselves, or, as in LW-DETR, by logits."""
+
+    RELATIVE = 0
+    LOGITS = 1
+
+
+class RfDetrFeatureExtractor(Message):
+    """A vision transformer with windows (an extension of Boxwright)."""
+
+    width: int = number(384, "[8, 8192]", "Width of the tokens.")
+    depth: int = number(12, "[1, 256]", "Blocks.")
+    num_heads: int = number(6, "[1, 256]", "Heads of the attention.")
+    patch: int = number(0, "[0, 256]", "Side of a patch in pixels; 0: the size's.")
+    windows: int = number(0, "[0, 64]", "Windows along each side of an image; 0: the size's.")
+    grid: int = number(0, "[0, 1024]", "Side of the grid of patches that positions are stored for; 0: the size's.")
+    taken: list[int] = number([], "[1, 256]", "After how many blocks a map is taken, rising; counted from 0, these "
+        "are also the blocks that attend to the whole image. Empty: the size's.")
+    drop_path: float = number(0.0, "[0, 1)", "Share of windows for which training skips the last block; blocks before "
+        "it are skipped less.")
+
+    rules = (
+        rising("taken"),
+        refuse("taken", "the transformer has {depth} blocks, found {taken}",
+            when=lambda c: c.taken and c.taken[-1] > c.depth),
+        refuse("num_heads", "{num_heads} do not divide the width of {width}",
+            when=lambda c: bool(c.width % c.num_heads)),
+    )
+
+class RfDetrProjector(Message):
+    """From the transformer's maps to those that queries read (an extension of Boxwright)."""
+
+    levels: list[int] = number([4], "[3, 5]", "Maps: 3 of twice the resolution of the patches, 4 of theirs, 5 of half "
+        "of it.")
+
+    rules = (rising("levels"), refuse("levels", "no map", when=lambda c: not c.levels))
+
+class RfDetrDecoder(Message):
+    """Attention of queries to each other and to the maps (an extension of Boxwright)."""
+
+    depth: int = number(256, "[8, 8192]", "Width of queries and maps.", multiple_of=8)
+    num_layers: int = number(0, "[0, 64]", "Layers; 0: the size's.")
+    feedforward: int = number(2048, "[1, 65536]", "Width of the feed-forward networks.")
+    num_queries: int = number(300, "[1, 10000]", "Queries of a group.")
+    num_groups: int = number(13, "[1, 64]", "Groups of queries in training; the first alone detects.")
+    self_heads: int = number(8, "[1, 256]", "Heads of the attention among queries.")
+    cross_heads: int = number(16, "[1, 256]", "Heads of the attention to maps.")
+    taps: int = number(2, "[1, 64]", "How many places of each map a head reads.")
+    refine_references: bool = field(False, "Each layer starts from the boxes of the one before, as in LW-DETR; false: "
+        "all start from those of the cells, as published.")
+    boxes: RfDetrBoxes = field(RfDetrBoxes.RELATIVE, "How references stand for boxes.")
+
+    rules = (
+        refuse("self_heads", "{self_heads} do not divide the depth of {depth}",
+            when=lambda c: bool(c.depth % c.self_heads)),
+        refuse("cross_heads", "{cross_heads} do not divide the depth of {depth}",
+            when=lambda c: bool(c.depth % c.cross_heads)),
+    )
+
+class RfDetrMatcher(Message):
+    """The cost of matching a query with an object (an extension of Boxwright)."""
+
+    class_cost: float = number(2.0, "[0, inf)", "Weight of the class's focal loss.")
+    l1_cost: float = number(5.0, "[0, inf)", "Weight of the distance of the boxes.")
+    giou_cost: float = number(2.0, "[0, inf)", "Weight of the generalized intersection over union.")
+
+class RfDetrLoss(Message):
+    """The losses of RF-DETR (an extension of Boxwright)."""
+
+    classification: RfDetrClassification = field(RfDetrClassification.IOU_AWARE, "The classification loss.")
+    classification_weight: float = number(1.0, "[0, inf)", "Weight of the classification loss.")
+    alpha: float = number(0.25, "[0, 1]", "The score's share in what IOU_AWARE teaches; in the others the weight of "
+        "objects.")
+    gamma: float = number(2.0, "[0, inf)", "Power of scores that weighs wrong classes.")
+    l1_weight: float = number(5.0, "[0, inf)", "Weight of the distance of boxes.")
+    giou_weight: float = number(2.0, "[0, inf)", "Weight of 1 - the generalized intersection over union.")
+
+class RfDetrPostProcessing(Message):
+    """Which pairs of queries and classes are detections (an extension of Boxwright)."""
+
+    max_total_detections: int = number(300, "[1, 100000]", "The most detections of an image.")
+    score_threshold: float = number(0.0, "[0, 1)", "Only scores above this are detections.")
+    batch_non_max_suppression: BatchNonMaxSuppression | None = field(None, "Suppression, which this network does not "
+        "need; excludes the fields above.")
+
+    rules = (
+        refuse("batch_non_max_suppression",
+            "it has these fields itself; remove max_total_detections and score_threshold",
+            when=lambda c: c.batch_non_max_suppression
+            and (c.has("max_total_detections") or c.has("score_threshold"))),
+    )
+
+# Of each size: the side of a patch, windows along each side.
+PATCHES = {"N": (16, 2), "S": (16, 2), "M": (16, 2), "L": (16, 2), "BASE": (14, 4)}
+
+def _size_problem(model: "RfDetr") -> str:
+    resizer, extractor = model.image_resizer, model.feature_extractor or RfDetrFeatureExtractor()
+    chosen = resizer.which("image_resizer_oneof") if resizer is not None else None
+    if resizer is None or chosen is None:
+        return ""
+    patch, windows = PATCHES[model.size.name]
+    unit = (extractor.patch or patch) * (extractor.windows or windows)
+    settings = getattr(resizer, chosen)
+    sides: dict[str, tuple[str, ...]] = {
+        "fixed_shape_resizer": ("height", "width"),
+        "pad_to_multiple_resizer": ("multiple",),
+        "keep_aspect_ratio_resizer": ("max_dimension",),
+    }
+    if chosen not in sides or (chosen == "keep_aspect_ratio_resizer" and not settings.pad_to_max_dimension):
+        return f"inputs need sides that are multiples of {unit}; use fixed_shape_resizer"
+    values = {name: getattr(settings, name) for name in sides[chosen]}
+    wrong = next((f"{name} {value}" for name, value in values.items() if value % unit), "")
+    return f"inputs need sides that are multiples of {unit}, patches times windows, found {wrong}" if wrong else ""
+
+
+class RfDetr(Message):
+    """RF-DETR: a vision transformer whose queries detect an object each (an extension of Boxwright)."""
+
+    num_classes: int = number(0, "[0, 100000]", "Number of object classes, background not counted.")
+    image_resizer: ImageResizer | None = field(None, "How input images are resized; published weights were trained "
+        "with a square fixed_shape_resizer and resize_method: BILINEAR_ANTIALIASED.")
+    size: RfDetrSize = field(RfDetrSize.N, "The published size that the fields below have where they are not written.")
+    feature_extractor: RfDetrFeatureExtractor | None = field(None, "The backbone.")
+    projector: RfDetrProjector | None = field(None, "From the backbone's maps to those that queries read.")
+    decoder: RfDetrDecoder | None = field(None, "From cells of the maps to queries, and from these to detections.")
+    matcher: RfDetrMatcher | None = field(None, "The cost of matching queries with objects.")
+    loss: RfDetrLoss | None = field(None, "The losses.")
+    post_processing: RfDetrPostProcessing | None = field(None, "Which of the outputs are detections.")
+
+    rules = (Rule("image_resizer", _size_problem),)

@@ -1,0 +1,167 @@
+"""Every option and argument that takes a path: collected from the commands, so that a new one is tried as well."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+from typer.models import OptionInfo
+
+from boxwright.base.errors import BoxwrightError
+from boxwright.cli.commands import COMMANDS, load_command
+from boxwright.cli.options import option_flag, with_settings
+
+# Paths that are texts, as they may be patterns, names or addresses, too: they are refused before anything is done.
+REFUSED = dict.fromkeys(
+    [
+        ("init", "data"),
+        ("train", "data"),
+        ("predict", "sources"),
+        ("predict", "out"),
+        ("convert", "source"),
+        ("benchmark", "models"),
+        ("inspect", "data"),
+    ]
+)
+# Files that are only read: opening them says that there is none. An empty text is the default of most.
+READ = dict.fromkeys(
+    [
+        ("init", "weights"),
+        ("train", "weights"),
+        ("predict", "thresholds"),
+        ("predict", "context"),
+        ("benchmark", "compare"),
+        ("serve", "thresholds"),
+        ("doctor", "checkpoint"),
+        ("context build", "records"),
+    ]
+)
+# Texts of other kinds; `path` is that of a field of the configuration.
+NO_PATHS = {
+    "allow_host",
+    "batch",
+    "best_metric",
+    "changes",
+    "column",
+    "config_override",
+    "device",
+    "engine",
+    "event_tags",
+    "host",
+    "hparams_overrides",
+    "image_prefix",
+    "image_set",
+    "imgsz",
+    "labels_are",
+    "merge",
+    "model",
+    "multi_scale",
+    "name",
+    "output_type",
+    "path",
+    "picture_format",
+    "precision",
+    "require_license",
+    "runtime",
+    "sequence_key",
+    "set_",
+    "shards",
+    "side_input_names",
+    "side_input_shapes",
+    "side_input_types",
+    "time_horizon",
+    "tpu_name",
+    "track",
+    "words",
+}
+
+
+def _functions() -> Iterator[tuple[list[str], Any]]:
+    """Yield the words of each command, and the function from whose signature its options come."""
+    for name, (path, _) in COMMANDS.items():
+        module, _, attribute = path.rpartition(".")
+        command = getattr(import_module(f"boxwright.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            for entry in command.registered_commands:
+                assert entry.callback is not None
+                yield [name, entry.name or entry.callback.__name__], entry.callback
+        else:
+            yield [name], with_settings(command)
+
+
+def _parameters() -> Iterator[tuple[list[str], str, Any]]:
+    """Yield the words of a command, the name of one of its parameters that take text, and the signature."""
+    for words, function in _functions():
+        signature = inspect.signature(function)
+        for name, parameter in signature.parameters.items():
+            kinds = {kind for kind in (Path, str) if kind in _kinds(parameter)}
+            if kinds:
+                yield words, name, signature
+
+
+def _kinds(parameter: inspect.Parameter) -> set[Any]:
+    kind = get_args(parameter.annotation)[0]
+    return {kind, *get_args(kind), *(part for arg in get_args(kind) for part in get_args(arg))}
+
+
+def _is_path(words: list[str], name: str, signature: inspect.Signature) -> bool:
+    return Path in _kinds(signature.parameters[name]) or (" ".join(words), name) in {**REFUSED, **READ}
+
+
+PATHS = [case for case in _parameters() if _is_path(*case)]
+
+
+def _arguments(words: list[str], tried: str, value: str, signature: inspect.Signature) -> list[str]:
+    """Return a command's arguments with a value for one parameter, and some path for each that is needed."""
+    options, positional = [], []
+    for name, parameter in signature.parameters.items():
+        info = get_args(parameter.annotation)[1]
+        if name != tried and parameter.default is not inspect.Parameter.empty:
+            continue
+        given = value if name == tried else "x"
+        if isinstance(info, OptionInfo):
+            options += [option_flag(info, name), given]
+        else:
+            positional.append(given)
+    return [*words[1:], *options, "--", *positional]
+
+
+def _refusal(words: list[str], name: str, value: str, signature: inspect.Signature) -> str:
+    with pytest.raises(BoxwrightError) as refused:
+        load_command(words[0]).main(_arguments(words, name, value, signature), "boxwright", standalone_mode=False)
+    return str(refused.value)
+
+
+def test_the_options_that_take_paths_are_known() -> None:
+    """One that is neither a `Path`, nor in the tables above, nor a text of another kind is a new one: sort it in."""
+    assert len(PATHS) == 75
+    others = {name for words, name, signature in _parameters() if not _is_path(words, name, signature)}
+    assert others == NO_PATHS
+
+
+@pytest.mark.parametrize(("words", "name", "signature"), PATHS, ids=lambda case: case if type(case) is str else None)
+def test_an_address_is_refused(
+    words: list[str], name: str, signature: inspect.Signature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By every command, at once, and nothing is written: `Path` would make a folder named s3: of it."""
+    monkeypatch.chdir(tmp_path)
+    message = _refusal(words, name, "s3://bucket/folder", signature)
+    if (" ".join(words), name) not in READ:
+        assert "expected a path, found the address s3://bucket/folder" in message or "cannot be read frame" in message
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("words", "name", "signature"), PATHS, ids=lambda case: case if type(case) is str else None)
+def test_an_empty_text_is_not_the_current_folder(
+    words: list[str], name: str, signature: inspect.Signature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = _refusal(words, name, "", signature)
+    if (" ".join(words), name) not in READ:
+        assert "expected a path, found an empty text" in message
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,1 @@
+"""What people run, as they write it."""
