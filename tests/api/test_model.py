@@ -151,6 +151,15 @@ def test_grey_pictures(model: bw.Model) -> None:
 def test_least_score_and_batch_size(model: bw.Model, run: SmallRun) -> None:
     everything = model(run.picture)
     kept = model(run.picture, min_score=0.3)
+    assert model(run.picture, conf=0.3).scores.tolist() == kept.scores.tolist()
+    assert [len(one) for one in model.stream([run.picture], conf=0.3)] == [len(kept)]
+    for options, message in (
+        ({"conf": 0.3, "min_score": 0.3}, "two names of the confidence threshold"),
+        ({"conv": 0.3}, "a call has no option 'conv'; did you mean conf?"),
+        ({"batch_size": 0}, "batch_size: expected at least 1"),
+    ):
+        with pytest.raises(bw.ConfigError, match=message):
+            model(run.picture, **options)  # type: ignore[call-overload]  # on purpose
     assert len(kept) == int((everything.scores >= 0.3).sum()) < len(everything)
     with pytest.raises(bw.ConfigError, match="batch_size: expected at least 1"):
         model(run.picture, batch_size=0)

@@ -98,6 +98,30 @@ def test_what_is_drawn_is_what_was_selected() -> None:
     assert np.array_equal(found.image, plain)
 
 
+def test_show_opens_a_viewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Image.Image] = []
+    monkeypatch.setattr("PIL.ImageShow.show", lambda picture: shown.append(picture) or True)
+    result().show(min_score=0.3)
+    assert np.array_equal(np.asarray(shown[0]), np.asarray(result().plot(min_score=0.3)))
+    monkeypatch.setattr("PIL.ImageShow.show", lambda _: False)
+    with pytest.raises(
+        bw.OutputError, match=r'no program that shows pictures is installed here; .*result.save\("out.jpg'
+    ):
+        result().show()
+
+
+def test_show_displays_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    from types import SimpleNamespace
+
+    shown: list[Image.Image] = []
+    monkeypatch.setattr("rich.console.Console.is_jupyter", True)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=shown.append))
+    result().show()
+    assert shown[0].size == result().plot().size
+
+
 def test_save(tmp_path: Path) -> None:
     found = result()
     for name, kind in (("a.jpg", "JPEG"), ("b.png", "PNG"), ("c.JPEG", "JPEG")):

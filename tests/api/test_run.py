@@ -12,10 +12,11 @@ from PIL import Image
 from rich.console import Console
 
 import boxwright as bw
-from boxwright.api.train import ProgressBar, is_watched
+from boxwright.api.train import ProgressBar, is_data, is_watched
+from boxwright.data.convert import write_yolo
 from boxwright.training.log import Evaluated, Scalars, named_listeners
 from boxwright.training.settings import RunOptions
-from tests.api.models import STEPS, SmallRun, demo_config
+from tests.api.models import DATA, STEPS, SmallRun, demo_config
 
 FAST: dict[str, Any] = {"device": "cpu", "workers": 0, "log_every_n": 1}
 
@@ -101,6 +102,43 @@ def test_every_way_to_evaluate(run: SmallRun) -> None:
         assert found[metric] == pytest.approx(by_folder[metric], abs=2e-3), name
     changed = bw.evaluate(run.folder, overrides=["eval_config.metrics_set=pascal_voc_detection_metrics"])
     assert "PascalBoxes_Precision/mAP@0.5IOU" in changed
+
+
+@pytest.mark.filterwarnings("ignore:masks are dropped")
+def test_a_folder_of_annotated_pictures_is_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As for the command: the run's folder is called model, unless it is named."""
+    monkeypatch.chdir(tmp_path)
+    write_yolo(DATA, Path("my-data/data.yaml"), "train")
+    small: dict[str, Any] = {**FAST, "max_seconds": 0.001, "evaluate": False}
+    run = bw.train("my-data", epochs=1, **small)
+    assert run.folder == Path("model")
+    assert (tmp_path / "model" / "pipeline.config").is_file()
+    assert bw.train(Path("my-data/data.yaml"), "named", epochs=1, **small).folder == Path("named")
+
+
+def test_what_is_trained_on_is_data_or_a_configuration(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.yaml").write_text("nc: 1\nnames: [a]\n")
+    (tmp_path / "pipeline.yaml").write_text("model:\n  ssd: {}\n")
+    (tmp_path / "instances.json").write_text('{"images": [], "annotations": [], "categories": []}')
+    (tmp_path / "notes.txt").write_text("hello")
+    for name in (tmp_path, "data.yaml", "instances.json", "train.record-00000-of-00002"):
+        assert is_data(name), name
+    for name in (config, "pipeline.yaml", "preset:d_fine_n_coco", "nothing.config"):
+        assert not is_data(name), name
+    for name, message in (
+        ("notes.txt", "COCO's .json, TFRecords"),
+        ("nothing", "and no such file"),
+        ("", "no such file"),
+    ):
+        with pytest.raises(bw.ConfigError, match=f"neither annotated pictures .*{message}"):
+            bw.train(name, tmp_path / "m")
+    with pytest.raises(bw.ConfigError, match="both name annotated pictures"):
+        bw.train(tmp_path, tmp_path / "m", data=tmp_path)
 
 
 def test_what_is_said_wrong(config: Path, run: SmallRun, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from boxwright.base.errors import BoxwrightError, ConfigError, OutputError
 from boxwright.cli.main import app
+from tests.cli.test_commands import run_json
 from tests.training.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc
 
 RUNNER = CliRunner()
@@ -67,9 +68,9 @@ def test_doctor_takes_data(tmp_path: Path) -> None:
     output = run("doctor", data)
     assert "YOLO, 20 images to train and 6 to evaluate" in output
     assert output.splitlines()[-1] == f"next: boxwright init {data}"
-    rows = json.loads(run("doctor", data / "data.yaml", "--json"))
+    rows = json.loads(run_json("doctor", data / "data.yaml", "--json"))
     assert {row["check"] for row in rows} >= {"data", "readable", "boxes", "duplicates", "leak", "class_balance"}
-    unsplit = json.loads(run("doctor", voc(tmp_path / "voc"), "--json"))
+    unsplit = json.loads(run_json("doctor", voc(tmp_path / "voc"), "--json"))
     assert "split" in {row["check"] for row in unsplit}
 
 

@@ -207,7 +207,7 @@ def test_verifying_and_measuring(file: Path, project: Path, tmp_path: Path) -> N
     assert "detections" in told
     told = run(
         "benchmark", file, project / "pipeline.config", "--batch", 1, "--batch", 3, "--rounds", 3, "--threads", 1,
-        "--images", project / "photos", "--json", tmp_path / "b.json",
+        "--images", project / "photos", "--out", tmp_path / "b.json",
     )  # fmt: skip
     assert "ratio" in told
     timings = json.loads((tmp_path / "b.json").read_text())["timings"]
@@ -218,7 +218,7 @@ def test_verifying_and_measuring(file: Path, project: Path, tmp_path: Path) -> N
         assert len(one["samples_ms"]) == 3
         assert one["least_ms"] == min(one["samples_ms"]) <= one["median_ms"] <= one["p95_ms"] <= max(one["samples_ms"])
     assert timings[0]["ratio"] == 1
-    words = ["benchmark", file, "--batch", 1, "--rounds", 3, "--json", tmp_path / "c.json"]
+    words = ["benchmark", file, "--batch", 1, "--rounds", 3, "--out", tmp_path / "c.json"]
     assert "ratio" in run(*words, code=WITHOUT_TORCH)
     assert json.loads((tmp_path / "c.json").read_text())["facts"] == {}, "counted in networks that PyTorch runs"
 
@@ -227,7 +227,7 @@ def test_verifying_and_measuring(file: Path, project: Path, tmp_path: Path) -> N
 def test_measuring_against_torchvision(of_tensorflow: Path, tmp_path: Path) -> None:
     config = of_tensorflow / "pipeline.config"
     their = "torchvision:ssdlite320_mobilenet_v3_large"
-    words = ["benchmark", config, "--compare", their, "--batch", 2, "--rounds", 3, "--json", tmp_path / "b.json"]
+    words = ["benchmark", config, "--compare", their, "--batch", 2, "--rounds", 3, "--out", tmp_path / "b.json"]
     for more in ([], ["--train", "--precision", "bfloat16"]):
         told = run(*words, *more)
         assert "million parameters" in told

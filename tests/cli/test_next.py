@@ -85,7 +85,7 @@ def test_the_table_of_a_benchmark(small_config: Path) -> None:
     done = forked.run(words, check=True, env={**os.environ, "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": ""})
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    title = next(number for number, line in enumerate(lines) if line.split()[:2] == ["batch", "least"])
+    title = next(number for number, line in enumerate(lines) if line.split()[:2] == ["batch", "min"])
     assert lines[title + 1] == str(small_config)
     assert len(lines[title + 2].split()) == len(lines[title].replace("p95 ms", "p95").replace("CPU ms", "CPU").split())
     assert max(map(len, lines[title : title + 3])) <= max(80, len(str(small_config)))

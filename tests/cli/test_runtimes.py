@@ -109,7 +109,7 @@ def test_evaluate(tmp_path: Path) -> None:
     _, about, own = evaluated(folder, tmp_path / "torch")
     assert about["runtime"] == "torch"
     text, about, exported = evaluated(onnx, tmp_path / "onnx", "--runtime", "onnxruntime", "--device", "cpu")
-    assert "runtime: onnxruntime; an export computes no losses" in text
+    assert "runtime: onnxruntime; exported detectors compute no losses" in text
     assert (about["runtime"], about["device"]) == ("onnxruntime", "cpu")
     assert about["weights_sha256"] == open_model(folder, device="cpu").weights_sha256()
     assert "onnxruntime" in about["versions"]

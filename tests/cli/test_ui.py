@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import webbrowser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from boxwright.base.errors import ConfigError
 from boxwright.cli import serve, ui
 from boxwright.cli.serving import name_models
-from boxwright.cli.ui import _only_model, ui_command
+from boxwright.cli.ui import _only_model, _sample_pictures, ui_command
 from boxwright.inference.serving.settings import ServerSettings
+from tests.api.models import small_run
 
 
 def files(folder: Path, *names: str) -> None:
@@ -92,9 +96,9 @@ def test_the_page_is_opened_once_the_server_listens(
     assert server.models == {"a": Path("a.onnx"), "b": Path("b.onnx")}
     assert (server.settings.host, server.settings.port) == ("127.0.0.1", 0)
     assert opened == ["http://127.0.0.1:1234/"]
-    assert capsys.readouterr().out == "a.onnx and b.onnx: http://127.0.0.1:1234/ (Ctrl+C ends it)\n"
+    assert capsys.readouterr().out == "a.onnx and b.onnx: http://127.0.0.1:1234/ (Ctrl+C to stop)\n"
     ui_command([Path("a.onnx")])
-    assert "no browser could be opened: open the address in one" in capsys.readouterr().out
+    assert "no browser could be opened; open the address yourself" in capsys.readouterr().out
     ui_command([Path("a.onnx")], no_browser=True)
     assert len(opened) == 2
 
@@ -113,3 +117,23 @@ def test_words_of_several_models(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         serve.serve_command(ServerSettings(), both, ["one", "one"])
     with pytest.raises(ConfigError, match="a report's thresholds are of one model; serve it alone"):
         serve.serve_command(ServerSettings(thresholds="t.json"), both)
+
+
+def test_the_page_offers_evaluation_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a run and of its export; what has no data here has none, and says why."""
+    run = small_run()
+    samples = _sample_pictures(run.folder, allow_edited=False)
+    assert len(samples) == 8
+    assert len({sample.name for sample in samples}) == 8
+    for sample in samples:
+        with Image.open(io.BytesIO(sample.jpeg)) as picture:
+            assert (picture.format, picture.size) == ("JPEG", (96, 96))
+    assert _sample_pictures(run.onnx, allow_edited=False) == samples
+    moved = tmp_path / "moved"
+    shutil.copytree(run.folder, moved)
+    config = moved / "pipeline.config"
+    config.write_text(config.read_text().replace("val.record", "gone.record"))
+    assert _sample_pictures(moved, allow_edited=False) == []
+    assert "no sample pictures of the evaluation data: " in capsys.readouterr().out
+    assert _sample_pictures(tmp_path / "nothing", allow_edited=False) == []
+    assert not capsys.readouterr().out

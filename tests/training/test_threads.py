@@ -37,22 +37,22 @@ def line(asked: int, content: dict[str, object] | None, caplog: pytest.LogCaptur
 
 
 def test_the_number_is_chosen_once(caplog: pytest.LogCaptureFixture) -> None:
-    assert line(0, None, caplog) == (1, "threads: 1")
-    assert line(2, None, caplog) == (2, "threads: 2")
-    assert line(0, {"threads": 1}, caplog) == (1, "threads: 1")
+    assert line(0, None, caplog) == (1, "1 thread")
+    assert line(2, None, caplog) == (2, "2 threads")
+    assert line(0, {"threads": 1}, caplog) == (1, "1 thread")
     assert line(0, {"threads": 2}, caplog) == (
         2,
-        "threads: 2, as the run began; without it, 1 (--threads changes it)",
+        "2 threads, with which the run began (this machine's default is 1; --threads changes it)",
     )
     assert line(1, {"threads": 2}, caplog) == (
         1,
-        "threads: 1, and 2 until now: results differ by rounding from those of an uninterrupted run",
+        "1 thread, 2 until now: rounding makes results differ from those of an uninterrupted run",
     )
-    assert line(0, {"step": 3}, caplog) == (1, "threads: 1"), "a checkpoint of an earlier version"
+    assert line(0, {"step": 3}, caplog) == (1, "1 thread"), "a checkpoint of an earlier version"
 
 
 def test_fewer_cpus_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    assert line(0, {"threads": 3}, caplog)[1].endswith("; more than the 2 CPUs here, which takes longer")
+    assert line(0, {"threads": 3}, caplog)[1].endswith("; slower than necessary, as there are 2 CPUs")
 
 
 @pytest.mark.parametrize("value", ["2", -1, 10**6])
@@ -72,6 +72,6 @@ def test_a_resumed_run_keeps_its_threads(
     longer = bw.load_config(small_config, ["train_config.num_steps=2"])
     with caplog.at_level(logging.INFO, "boxwright.run"):
         bw.train(longer, tmp_path, bw.RunSettings(workers=0, evaluate=False, preflight=False))
-    assert "threads: 2, as the run began" in caplog.text
+    assert "2 threads, with which the run began" in caplog.text
     assert read_checkpoint(tmp_path / "ckpt-2.pt")["threads"] == 2
     assert torch.get_num_threads() == 1

@@ -79,8 +79,8 @@ def benchmark_command(
     )
     after, busy_after = load()
     _print(timings, counted, sizes[0])
-    threads = settings.threads or "any"
-    console.print(f"{max(before, after):.1f} processes ran on each core, {threads} threads, {settings.rounds} rounds")
+    threads = f"{settings.threads} threads" if settings.threads else "each runtime's own number of threads"
+    console.print(f"{max(before, after):.1f} processes per core were running; {threads}; {settings.rounds} rounds")
     if busy or busy_after:
         console.print("the machine is busy: trust ratios and CPU time, not milliseconds")
     numbers = _numbers(timings, counted, settings.threads, (before, after))
@@ -106,7 +106,7 @@ def _pictures(paths: list[Path]) -> Pictures:
 
 
 def _print(timings: Sequence[Timing], counted: dict[str, ModelCosts], counted_at: int) -> None:
-    titles = ("batch", "least", "median", "p95 ms", "CPU ms", "images/s", "ratio", "(least)")
+    titles = ("batch", "min", "median", "p95 ms", "CPU ms", "images/s", "ratio", "(min)")
     console.print("".join(f"{title:>{width}}" for title, width in zip(titles, _WIDTHS, strict=True)))
     for name in dict.fromkeys(timing.name for timing in timings):
         console.print(name, markup=False)  # on a separate line: it may be as long as a path

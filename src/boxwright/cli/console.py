@@ -118,7 +118,7 @@ def metrics_table(metrics: dict[str, float]) -> Table:
 
 def metric_text(value: float, decimals: int = 4) -> str:
     """Return a metric as text; COCO's convention is -1 where there is no object to measure on."""
-    return f"{value:.{decimals}f}" if value >= 0 else "none to measure"
+    return f"{value:.{decimals}f}" if value >= 0 else "no objects"
 
 
 def print_evaluation(evaluation: Evaluation) -> None:

@@ -78,7 +78,7 @@ def build(
             written = spread("write", partial(memory.record_worker, job), missing)
             if settings.banks:
                 count = memory.MemoryBanks(job).write_newest(out / "banks")
-                console.print(f"{count} memories, one a camera: {out}/banks", markup=False)
+                console.print(f"{count} memory banks, one per camera: {out}/banks", markup=False)
             memory.remove_embeddings(job)
             _report(job, written)
         else:

@@ -121,7 +121,7 @@ def _evaluate(model_dir: Path, chosen: EvaluationConfiguration, out: Path | None
     if opened.runtime == TORCH:
         prepare_inference(tf32=settings.tf32)
     else:
-        console.print(f"runtime: {opened.runtime}; an export computes no losses")
+        console.print(f"runtime: {opened.runtime}; exported detectors compute no losses")
     folder = out or output_folder(model_dir) / "eval"
     rates = learning_rates(config)
     rate = None if rates is None else rates(step)

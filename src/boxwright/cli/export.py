@@ -350,7 +350,7 @@ def _write_weights(source: Path, target: Path | None, chosen: Format, config_pat
         refuse_other_models_folder(target.parent, config)
         write_tensorflow_checkpoint(detector, target, step=step)
         write_description(target.parent, config, detector.categories)
-    console.print(f"{len(list(detector.network.parameters()))} parameters at step {step}: {target}", markup=False)
+    console.print(f"{len(list(detector.network.parameters()))} variables at step {step}: {target}", markup=False)
     if chosen is not Format.SAFETENSORS:
         suggest("predict", "IMAGES", "--model_dir", target)
     else:

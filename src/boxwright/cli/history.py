@@ -9,7 +9,7 @@ import typer
 
 from boxwright.cli.console import console
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, of a training that ended or goes on.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder; its training may still be going on.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The .png or .jpg to write; default: RUN/history.png.")]
 
 

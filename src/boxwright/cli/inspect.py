@@ -269,7 +269,7 @@ def _print(survey: Survey, categories: Categories) -> None:
 
     total = sum(survey.boxes.values())
     console.print(
-        f"{survey.images} images, {survey.empty} of them without objects; {total} boxes, "
+        f"{survey.images} images, {f'{survey.empty} without objects' if survey.empty else 'all with objects'}; {total} boxes, "
         f"{survey.difficult} difficult, {survey.crowds} crowds"
     )
     sizes = ", ".join(f"{width}×{height} ({count})" for (height, width), count in survey.sizes.most_common(5))

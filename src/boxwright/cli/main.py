@@ -23,7 +23,7 @@ from boxwright.cli.process import Terminated, raise_on_end_signals
 
 app = typer.Typer(
     cls=Commands,
-    help="Object detectors described by one pipeline.config. Start with: boxwright demo",
+    help="Train, evaluate and deploy object detectors. Start with: boxwright demo",
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -52,7 +52,7 @@ def monitor_command(
     def announce(where: str) -> None:
         console.print(f"{run}: {where}/ (Ctrl-C ends it)", markup=False)
         if open_browser and not webbrowser.open(f"{where}/"):
-            console.print("no browser could be opened: open the address in one")
+            console.print("no browser could be opened; open the address yourself")
 
     with suppress(KeyboardInterrupt):
         run_app(app, settings, Access(key), announce)

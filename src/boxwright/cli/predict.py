@@ -106,7 +106,7 @@ def predict_command(
         if not isinstance(source, ArraySource):
             detector.require_colors(source.name)
     if detector.categories is None:
-        console.print("no label map was found: classes are numbers, counted from 1; add --label_map")
+        console.print("no label map: classes are shown as numbers from 1; name one with --label_map")
     with progress_bar() as bar:
         done = predict(detector.detect, opened, out, settings, _shown(bar, count))
     if done.pictures == 0:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from boxwright.base.errors import ConfigError, DataError, ExportError
 from boxwright.base.files import is_file
 from boxwright.cli.console import console
-from boxwright.inference.serving.settings import ServerSettings
+from boxwright.inference.serving.settings import SamplePicture, ServerSettings
 from boxwright.runtime.devices import runtime_for_device
 from boxwright.runtime.formats import EXPORT_FORMATS, is_export
 
@@ -46,12 +46,14 @@ def run_server(
     access: Access,
     *,
     watch: bool = False,
+    samples: Sequence[SamplePicture] = (),
     announce: Callable[[str], Any],
 ) -> None:
     """Serve models by their names until the process is stopped; runs and checkpoints are exported first.
 
     Args:
         watch: Whether to reload files that change.
+        samples: Pictures that the page offers.
         announce: Called with the server's address once clients may connect.
     """
     from boxwright.runtime.allocator import share_arenas
@@ -74,7 +76,7 @@ def run_server(
             ServedModel(path, name, settings, counters.observe, exports.__name__, allow_edited=settings.allow_edited)
             for name, path in files.items()
         ]
-    app = make_app(served, settings, counters, api_key=access.api_key, watch=watch)
+    app = make_app(served, settings, counters, api_key=access.api_key, watch=watch, samples=samples)
     run_app(app, settings, access, announce, lambda: console.print(counters.summary(), markup=False))
 
 

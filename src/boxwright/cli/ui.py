@@ -11,16 +11,17 @@ from typing import Annotated
 
 import typer
 
-from boxwright.base.errors import ConfigError
+from boxwright.base.errors import BoxwrightError, ConfigError, first_line
 from boxwright.cli.console import console
 from boxwright.cli.options import source_path
 from boxwright.cli.serving import Access, name_models, run_server
-from boxwright.inference.serving.settings import ServerSettings
+from boxwright.inference.serving.settings import SamplePicture, ServerSettings
 from boxwright.runtime.formats import EXPORTS
 
 # How deep below the current folder runs are looked for, and in how many folders.
 _DEPTH, _MOST_FOLDERS = 3, 2000
 _MOST_LISTED = 10
+_SAMPLES, _COLORS = 8, 3
 
 
 def ui_command(
@@ -33,13 +34,15 @@ def ui_command(
             "or a list to choose from.",
         ),
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="As of `boxwright serve`.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="As for `boxwright serve`.")] = "cpu",
     port: Annotated[int, typer.Option("--port", help="The port; 0 for any free one.", min=0, max=65535)] = 0,
     *,
     allow_edited: Annotated[
         bool, typer.Option("--allow_edited", help="Open an exported file that was modified.")
     ] = False,
-    no_browser: Annotated[bool, typer.Option("--no_browser", help="Print the address, and open no browser.")] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no_browser", help="Print the address without opening a browser.")
+    ] = False,
 ) -> None:
     """Open a page in the browser on which detectors are tried: on pictures, video and a webcam, one or two at a time.
 
@@ -47,13 +50,41 @@ def ui_command(
     """
     chosen = list(models or [_only_model(Path())])
     settings = ServerSettings(port=port, device=device, allow_edited=allow_edited)
+    samples = _sample_pictures(chosen[0], allow_edited=allow_edited)
 
     def announce(where: str) -> None:
-        console.print(f"{' and '.join(map(str, chosen))}: {where}/ (Ctrl+C ends it)", markup=False)
+        console.print(f"{' and '.join(map(str, chosen))}: {where}/ (Ctrl+C to stop)", markup=False)
         if not no_browser and not webbrowser.open(f"{where}/"):
-            console.print("no browser could be opened: open the address in one")
+            console.print("no browser could be opened; open the address yourself")
 
-    run_server(dict(zip(name_models(chosen), chosen, strict=True)), settings, Access(), announce=announce)
+    served = dict(zip(name_models(chosen), chosen, strict=True))
+    run_server(served, settings, Access(), samples=samples, announce=announce)
+
+
+def _sample_pictures(model: Path, *, allow_edited: bool) -> list[SamplePicture]:
+    """Return pictures of a model's evaluation data, evenly chosen; none if the data are not on this machine.
+
+    Those of `boxwright serve` are for others to reach, who are not to see the data.
+    """
+    from boxwright.data.image_io import encode_jpeg
+    from boxwright.pipeline.input_reader import build_dataset
+    from boxwright.weights.find_weights import exists
+    from boxwright.weights.open_model import load_configuration
+
+    samples: list[SamplePicture] = []
+    if not exists(model):  # the server says so
+        return samples
+    try:
+        config = load_configuration(model, None, [], allow_edited=allow_edited).message
+        data = build_dataset(config.eval_input_reader[0], "eval_input_reader") if config.eval_input_reader else []
+        for index in range(0, len(data), max(len(data) // _SAMPLES, 1))[:_SAMPLES]:
+            sample = data[index]
+            if sample.image.shape[2] == _COLORS:  # a browser shows no others
+                name = Path(sample.filename or sample.id or f"picture-{index}").name
+                samples.append(SamplePicture(name, encode_jpeg(sample.image)))
+    except (BoxwrightError, OSError) as error:
+        console.print(f"no sample pictures of the evaluation data: {first_line(error)}", markup=False)
+    return samples
 
 
 def _only_model(folder: Path) -> Path:

@@ -39,7 +39,7 @@ def list_command(
     words: Annotated[list[str] | None, typer.Argument(help="Only names, publishers and data with these words.")] = None,
     *,
     backbones: Annotated[
-        bool, typer.Option("--backbones", help="Classifiers' weights, in place of detectors'.")
+        bool, typer.Option("--backbones", help="List backbones' weights instead of detectors'.")
     ] = False,
     as_json: JsonOption = False,
     cache: Cache = None,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from boxwright.config.message import Message
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
-_PANEL = "In short"
+_PANEL = "Common settings"
 # For --batch auto: above this, the learning rate would have to change with the batch.
 MOST_BATCH = 64
 

@@ -22,21 +22,25 @@ class PredictionSettings:
     """What is detected, kept, drawn and written; `boxwright predict` has an option for each."""
 
     min_score: float = setting(
-        0.5, "The least score (confidence) of kept detections.", least=0, most=1, flags=("--min_score", "--conf")
+        0.5,
+        "Confidence threshold: detections with a lower score are dropped.",
+        least=0,
+        most=1,
+        flags=("--min_score", "--conf"),
     )
     thresholds: str = setting(
-        "", "A report's thresholds.json: the least score of each class, instead of --min_score; of this model only."
+        "", "A report's thresholds.json: a confidence threshold for each class of this model; replaces --min_score."
     )
     classes: tuple[str, ...] = setting(
         (), "Detect these classes only, by name or id, separated by commas; repeatable, as a name may have a comma."
     )
-    max_boxes: int = setting(100, "The most boxes drawn in a picture.", least=0)
+    max_boxes: int = setting(100, "Maximum number of boxes drawn in a picture.", least=0)
     multi_scale: str = setting("", "Detect at many scales and in mirror images, and vote; such as refinedet320-voc.")
     device: str = setting(
         "auto",
-        "cpu, cuda, one GPU as cuda:1, or auto for a GPU if there is one; a runtime may have others, such as tensorrt.",
+        "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available; a runtime may have others, such as tensorrt.",
     )
-    tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
+    tf32: bool = setting(False, "Allow TF32 on a GPU, which rounds the inputs of float32 products to 10 bits.")
     runtime: str = setting(
         "auto", "torch, onnxruntime, openvino; auto: that of the model, which is PyTorch unless it is an exported file."
     )
@@ -63,19 +67,23 @@ class PredictionSettings:
         False, "labels, a file for each image in YOLO's format, and the class names in classes.txt.", _FILES
     )
     save_video: bool = setting(False, "Write each video (H.264) with detections drawn.", _FILES)
-    tile: int = setting(0, "Detect in square tiles of so many pixels, and in the whole image.", _LARGE, least=0)
-    overlap: float = setting(0.2, "The share of a tile that overlaps the next.", _LARGE, least=0, most=0.9)
+    tile: int = setting(0, "Detect in square tiles of this many pixels, and in the whole image.", _LARGE, least=0)
+    overlap: float = setting(0.2, "The fraction of a tile that overlaps the next.", _LARGE, least=0, most=0.9)
     merge: str = setting("nms", "For boxes of the same object: nms keeps the best, wbf averages them.", _LARGE)
     track: bool = setting(False, "Track objects: each keeps its number across frames.", _VIDEOS)
     reidentify: float = setting(
-        0.0, "With --track: least cosine of embeddings for an old number; 0 for never.", _VIDEOS, least=0, most=1
+        0.0,
+        "With --track: an object gets its old number back from this cosine similarity of embeddings on; 0 for never.",
+        _VIDEOS,
+        least=0,
+        most=1,
     )
-    frames: int = setting(0, "Stop after so many frames or images; 0 for all.", _VIDEOS, least=0)
+    frames: int = setting(0, "Stop after this many frames or images; 0 for all.", _VIDEOS, least=0)
     reconnect: bool = setting(
         False, "Open a stream or camera again when it ends or breaks off, until Ctrl-C: after 1, 2, 4 … 60 s.", _VIDEOS
     )
     max_errors: float = setting(
-        0.0, "The share of files that may be unreadable; with more, the exit status is 1.", _BROKEN, least=0, most=1
+        0.0, "The fraction of files that may be unreadable; beyond it, the exit status is 1.", _BROKEN, least=0, most=1
     )
     strict: bool = setting(False, "Stop at the first file that cannot be read, rather than go on without it.", _BROKEN)
 
@@ -101,9 +109,11 @@ class CollectionSettings:
     """How work on large image collections is distributed."""
 
     engine: str = setting("local", "local for processes on this machine; ray for a cluster (RAY_ADDRESS).", _MANY)
-    workers: int = setting(1, "How many run at a time.", _MANY, least=1)
+    workers: int = setting(1, "Number of workers that run at a time.", _MANY, least=1)
     shards: str = setting("", "3/16 processes only the third sixteenth, for array jobs.", _MANY)
-    part_size: int = setting(1024, "Images per Parquet file; the most that a kill loses.", _MANY, least=1)
+    part_size: int = setting(
+        1024, "Images per Parquet file; no more are lost if the process is killed.", _MANY, least=1
+    )
     batch_size: int = setting(8, "Images per batch.", _MANY, least=1)
     column: str = setting("", "The Parquet column with the images, if not detected.", _MANY)
 
@@ -114,17 +124,17 @@ class ContextSettings:
 
     sequence_key: str = setting("image/location", "What names a camera or sequence; or image/seq_id.")
     time_horizon: str = setting("month", "Span within which a camera's images share context: all, year … minute.")
-    max_features: int = setting(2000, "Most features of an image: max_num_context_features.", least=1)
-    min_score: float = setting(0.0, "Least score of a box that is remembered.", least=0, most=1)
-    every_nth: int = setting(1, "Remember each n-th image only.", least=1)
+    max_features: int = setting(2000, "Maximum number of features of an image (max_num_context_features).", least=1)
+    min_score: float = setting(0.0, "Minimum score of a box that is remembered.", least=0, most=1)
+    every_nth: int = setting(1, "Remember only every nth image.", least=1)
     output_type: str = setting(
         "tf_sequence_example", "Stores the context once a clip; tf_example: once an image, with its other features."
     )
-    clip_length: int = setting(32, "Most images of a clip.", least=1)
+    clip_length: int = setting(32, "Maximum number of images in a clip.", least=1)
     banks: bool = setting(False, "Also write banks/CAMERA.npy, each camera's newest features, for predict and export.")
     engine: str = setting("local", "local for processes on this machine; ray for a cluster (RAY_ADDRESS).")
     workers: int = setting(0, "How many run at a time; 0 for one per GPU, or per two cores.", least=0)
-    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if there is one.")
+    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available.")
 
     def __post_init__(self) -> None:
         name_device(self)

@@ -17,7 +17,7 @@ _SEEDS = 2**63
 EVENT_TAGS = ("tf2", "tf1")
 
 
-_LOOP, _EVALUATION, _SPEED, _SAFETY = "Loop", "Evaluation on the way", "Speed", "Safety"
+_LOOP, _EVALUATION, _SPEED, _SAFETY = "Loop", "Evaluation during training", "Speed", "Safety"
 
 
 class RunOptions(TypedDict, total=False):
@@ -62,22 +62,22 @@ class RunSettings:
         summarize_every_n: Steps between pictures of losses and inputs in the log; 0 for none.
     """
 
-    checkpoint_every_n: int = setting(1000, "Steps between checkpoints; the last step has one always.", _LOOP, 1)
+    checkpoint_every_n: int = setting(1000, "Steps between checkpoints; the last step always gets one.", _LOOP, 1)
     checkpoint_at_start: bool = setting(
         False, "Save a checkpoint at step 0 and evaluate it, so that a run can be compared with its start.", _LOOP
     )
-    max_to_keep: int = setting(5, "How many of the newest checkpoints stay, beside best.pt.", _LOOP, 1)
-    log_every_n: int = setting(20, "Steps between lines of the log.", _LOOP, 1)
-    max_seconds: float = setting(0.0, "Save and end after so many seconds of training; 0 for no limit.", _LOOP, 0)
+    max_to_keep: int = setting(5, "Number of newest checkpoints to keep, besides best.pt.", _LOOP, 1)
+    log_every_n: int = setting(20, "Steps between log lines.", _LOOP, 1)
+    max_seconds: float = setting(0.0, "Save and stop after this many seconds of training; 0 for no limit.", _LOOP, 0)
     seed: int | None = setting(
-        None, "Decides fresh weights, order and augmentation; without, the run's own, which begins with 0.", _LOOP
+        None, "Random seed of initial weights, order and augmentation; default: the run's own, at first 0.", _LOOP
     )
-    event_tags: str = setting("tf2", "TensorBoard's tags of losses and rate: tf2, or tf1 (Losses/TotalLoss).", _LOOP)
+    event_tags: str = setting("tf2", "Names of TensorBoard's tags: tf2, or tf1 (Losses/TotalLoss).", _LOOP)
     summarize_variables: bool = setting(
         False, "Log a histogram of each variable, as ModelVars/NAME, with the pictures of losses.", _LOOP
     )
     track: tuple[str, ...] = setting((), "Log to wandb or mlflow too (pip install 'boxwright[wandb]').", _LOOP)
-    evaluate: bool = setting(True, "Evaluate, where there is an eval_input_reader.", _EVALUATION)
+    evaluate: bool = setting(True, "Evaluate, if the configuration has an eval_input_reader.", _EVALUATION)
     evaluate_every_n: int = setting(0, "Steps between evaluations; 0 for one at each checkpoint.", _EVALUATION, 0)
     best_metric: str = setting(
         "",
@@ -95,7 +95,7 @@ class RunSettings:
         0,
         MOST_THREADS,
     )
-    compile: bool = setting(False, "Compile the network; worth its minute in long runs.", _SPEED)
+    compile: bool = setting(False, "Compile the network, which takes a minute: for long runs.", _SPEED)
     cuda_graphs: bool = setting(
         False,
         "Compile network and losses (of two stages, the first) into a graph that a GPU replays; inputs of one size.",
@@ -109,15 +109,15 @@ class RunSettings:
     recompute: bool = setting(
         False, "Compute the backbone's maps again in the backward pass: less memory, a fifth more time.", _SPEED
     )
-    tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.", _SPEED)
-    profile: bool = setting(False, "Measure ten steps, say where their time goes, write a trace, end.", _SPEED)
-    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU where there is one.", _SPEED)
+    tf32: bool = setting(False, "Allow TF32 on a GPU, which rounds the inputs of float32 products to 10 bits.", _SPEED)
+    profile: bool = setting(False, "Profile ten steps: print where the time goes, write a trace, stop.", _SPEED)
+    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available.", _SPEED)
     data_timeout: float = setting(
         600.0, "Seconds without a batch after which workers count as stuck: the run saves and ends.", _SAFETY, 1
     )
-    skip_bad_records: bool = setting(False, "Leave out samples that cannot be read, count and name them.", _SAFETY)
+    skip_bad_records: bool = setting(False, "Skip samples that cannot be read; the log counts and names them.", _SAFETY)
     preflight: bool = setting(
-        True, "Look at a few samples first and say what looks wrong, as boxwright doctor does of all.", _SAFETY
+        True, "Check a few samples first and report what looks wrong; boxwright doctor checks all.", _SAFETY
     )
     skip_not_finite: bool = setting(
         False,

@@ -320,11 +320,11 @@ def run_threads(asked: int, content: Mapping[str, Any] | None, log: logging.Logg
 
 
 def _line(count: int, begun: int, before: int) -> str:
-    line = f"threads: {count}"
+    line = f"{count} thread{'' if count == 1 else 's'}"
     if begun and count != begun:
-        line += f", and {begun} until now: results differ by rounding from those of an uninterrupted run"
+        line += f", {begun} until now: rounding makes results differ from those of an uninterrupted run"
     elif begun and count != before:
-        line += f", as the run began; without it, {before} (--threads changes it)"
+        line += f", with which the run began (this machine's default is {before}; --threads changes it)"
     if count > (usable := usable_cpus()):
-        line += f"; more than the {usable} CPUs here, which takes longer"
+        line += f"; slower than necessary, as there are {usable} CPUs"
     return line

@@ -137,7 +137,7 @@ def test_pictures_and_the_least_score(one: Opened, files: list[Path], expected: 
     one.shows("#summary", objects(int((expected[1].scores >= 0.6).sum())))
     # What is no picture is said, and the others stay.
     one.page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"rubbish"})
-    one.shows("#error", "a.png: this browser cannot show it as a picture")
+    one.shows("#error", "a.png: this browser cannot display it")
     assert one.page.locator("#strip [role=option]").count() == 4
 
 
@@ -176,7 +176,7 @@ def test_classes_are_switched_and_written_as_coco(
     two.shows(".stage:nth-child(1) figcaption .note", objects(int(left[0].sum())))
     two.page.locator("#strip [role=option]", has_text="waiting").first.wait_for(state="detached")
     with two.page.expect_download() as saved:
-        two.page.get_by_role("button", name="COCO of second").click()
+        two.page.get_by_role("button", name="COCO file: second").click()
     assert saved.value.suggested_filename == "second.json"
     saved.value.save_as(tmp_path / "second.json")
     content = json.loads((tmp_path / "second.json").read_text())
@@ -192,7 +192,7 @@ def test_classes_are_switched_and_written_as_coco(
         boxes[:, 2:] += boxes[:, :2]
         np.testing.assert_allclose(boxes, found.boxes[kept], atol=0.02)
     two.page.get_by_role("button", name="None").click()
-    two.shows("#no-objects", "None of this score and these classes.")
+    two.shows("#no-objects", "No objects above the threshold in the chosen classes.")
     with two.page.expect_download() as drawn:
         two.page.get_by_role("button", name="This picture").click()
     with Image.open(drawn.value.path()) as picture:
@@ -289,7 +289,7 @@ def test_a_webcam_and_its_frames(one: Opened) -> None:
     one.page.get_by_role("button", name="Webcam").click()
     one.shows("#summary", re.compile(r"^\d+ object"))
     assert one.page.locator("#webcam").get_attribute("aria-pressed") == "true"
-    one.page.get_by_role("button", name="Keep this frame").click()
+    one.page.get_by_role("button", name="Add this frame").click()
     one.page.get_by_role("button", name="Stop the webcam").click()
     one.shows(".stage:nth-child(1) figcaption b", "frame.jpg")
     assert one.page.evaluate("document.getElementById('video').srcObject") is None
@@ -387,7 +387,7 @@ def test_masks_keypoints_and_names_that_are_no_markup(one: Opened, tmp_path: Pat
 def test_a_key_is_asked_for(browser: Any, addresses: dict[str, str], files: list[Path], expected: list[Any]) -> None:
     found = opened(browser, addresses["locked"])
     for key in ("wrong", "secret"):
-        found.page.get_by_label("This server asks for a key").fill(key)
+        found.page.get_by_label("This server requires an API key").fill(key)
         found.page.keyboard.press("Enter")
     found.page.locator("#access").wait_for(state="hidden")
     found.page.set_input_files("#file", files[:1])
@@ -402,5 +402,5 @@ def test_a_server_that_is_gone_is_said(browser: Any, files: list[Path]) -> None:
         found = opened(browser, f"http://127.0.0.1:{server.address[1]}/")
         found.page.locator("#model option").first.wait_for(state="attached")
     found.page.set_input_files("#file", files[:1])
-    found.shows("#error", "the server does not answer")
+    found.shows("#error", "the server is not responding")
     found.page.context.close()

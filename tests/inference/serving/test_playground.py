@@ -13,7 +13,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.inference.serving.app import make_app
 from boxwright.inference.serving.guard import Counters
 from boxwright.inference.serving.model import Models, ServedModel
-from boxwright.inference.serving.settings import ServerSettings
+from boxwright.inference.serving.settings import SamplePicture, ServerSettings
 from tests.exporters.exported import exported_detector
 from tests.inference.serving.test_server import PICTURES, b64, png
 
@@ -22,10 +22,14 @@ SETTINGS = ServerSettings(batch_wait_ms=0, timeout_s=120)
 OWN = ["page/page.css", "page/icon.svg", "page/main.js"]
 
 
+SAMPLES = (SamplePicture("street.png", b"one"), SamplePicture("<b>yard</b>.jpg", b"two"))
+
+
 def served(*names: str, settings: ServerSettings = SETTINGS, api_key: str = "") -> Iterator[TestClient]:
     counters = Counters()
     models = [ServedModel(exported_detector().file, name, settings, counters.observe) for name in names]
-    with TestClient(make_app(models, settings, counters, api_key=api_key), raise_server_exceptions=False) as client:
+    app = make_app(models, settings, counters, api_key=api_key, samples=SAMPLES)
+    with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 
@@ -44,6 +48,15 @@ def test_the_page_runs_its_own_files_alone(client: TestClient) -> None:
     assert set(re.findall(r'(?:src|href)="([^"#]+)"', page.text)) == set(OWN)
     # Styles and scripts in the page would not run under the policy.
     assert not re.search(r"<style| style=| on[a-z]+=|<script[^>]*>[^<]", page.text)
+
+
+def test_sample_pictures_are_offered_by_number(client: TestClient) -> None:
+    assert client.get("/models").json()["samples"] == ["street.png", "<b>yard</b>.jpg"]
+    answer = client.get("/samples/1")
+    assert (answer.content, answer.headers["content-type"]) == (b"two", "image/jpeg")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    for wrong in ("2", "-1", "1.0", "street.png", "99999999999999999999", "..%2f..%2fetc%2fpasswd"):
+        assert client.get(f"/samples/{wrong}").status_code == 404, wrong
 
 
 def test_every_file_is_there_with_its_type(client: TestClient) -> None:

@@ -588,7 +588,7 @@ def test_the_command_tries_steps(planted: Planted) -> None:
 def said_by_the_command(planted: Planted) -> None:
     result = run("doctor", planted.config, "--json")
     assert result.exit_code == 0, result.output
-    rows = json.loads(result.output)
+    rows = json.loads(result.stdout)
     by_check = {row["check"]: row for row in rows}
     assert {"memory", "input_speed"} <= set(by_check)
     assert by_check["memory"]["verdict"] == "fine"
@@ -609,7 +609,7 @@ def test_a_configuration_that_cannot_be_built(planted: Planted) -> None:
     planted.replace('type: "ssd_mobilenet_v2_fpn_keras"', 'type: "ssd_mobilenet_v9"')
     result = run("doctor", planted.config, "--json")
     assert result.exit_code == 1
-    rows = json.loads(result.output)
+    rows = json.loads(result.stdout)
     assert [row["check"] for row in rows] == ["fields", "configuration"]
     assert "ssd_mobilenet_v9" in rows[0]["found"]
 
@@ -660,7 +660,7 @@ def test_anchors_are_laid_where_their_buffer_is() -> None:
 def test_a_batch_that_does_not_fit(planted: Planted) -> None:
     planted.replace("batch_size: 4", "batch_size: 1000000")
     planted.replace("height: 96 width: 128", "height: 512 width: 512")
-    rows = {row["check"]: row for row in json.loads(run("doctor", planted.config, "--json").output)}
+    rows = {row["check"]: row for row in json.loads(run("doctor", planted.config, "--json").stdout)}
     assert rows["memory"]["verdict"] == "fatal"
     assert "predicted from batches of 1 and 2" in rows["memory"]["found"]
     if not torch.cuda.is_available():
@@ -718,7 +718,7 @@ def test_the_head_of_a_checkpoint(planted: Planted, tmp_path: Path) -> None:
         text = planted.text
         planted.replace("num_steps: 1", f'num_steps: 1 fine_tune_checkpoint_type: "{kind}"')
         rows = json.loads(
-            run("doctor", planted.config, "--checkpoint", tmp_path / "run", "--no_steps", "--json").output
+            run("doctor", planted.config, "--checkpoint", tmp_path / "run", "--no_steps", "--json").stdout
         )
         (row,) = [row for row in rows if row["check"] == "checkpoint"]
         assert row["verdict"] == verdict, row

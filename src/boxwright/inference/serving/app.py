@@ -46,7 +46,7 @@ from boxwright.inference.serving.guard import (
 )
 from boxwright.inference.serving.model import Models, ModelVersion, ServedModel
 from boxwright.inference.serving.requests import BEGAN, BadRequest, read_body
-from boxwright.inference.serving.settings import ServerSettings
+from boxwright.inference.serving.settings import SamplePicture, ServerSettings
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.exported import to_detections
 from boxwright.types.categories import ids
@@ -54,6 +54,7 @@ from boxwright.types.detections import Array, Detections
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _INDEX = "index.html"
+_DIGITS = 4  # of a sample's number, at most
 # Only the page's own files run, and only this server is asked; pictures and video that the user chose are blobs.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; "
@@ -68,11 +69,12 @@ _HEADERS = {
 }
 
 
-def add_page(app: FastAPI, models: Models, least_score: float) -> None:
+def add_page(app: FastAPI, models: Models, least_score: float, samples: Sequence[SamplePicture]) -> None:
     """Add the routes of the page.
 
     Args:
-        least_score: Where the page's threshold starts.
+        least_score: Where the page's confidence threshold starts.
+        samples: Pictures that it offers.
     """
     # Read once: a request never names a path.
     folder = files("boxwright.inference.serving").joinpath("page")
@@ -80,8 +82,18 @@ def add_page(app: FastAPI, models: Models, least_score: float) -> None:
 
     @app.get("/models")
     async def served() -> Response:
-        content = {"models": [_about(model) for model in models], "least_score": least_score}
+        content = {
+            "models": [_about(model) for model in models],
+            "least_score": least_score,
+            "samples": [sample.name for sample in samples],
+        }
         return Response(orjson.dumps(content), media_type="application/json")
+
+    @app.get("/samples/{number}")
+    async def sample(number: str) -> Response:
+        if not number.isdecimal() or len(number) > _DIGITS or int(number) >= len(samples):
+            return error_response(404, "no such picture; see /models")
+        return Response(samples[int(number)].jpeg, headers=_HEADERS, media_type="image/jpeg")
 
 
 def add_files(app: FastAPI, pages: Mapping[str, bytes]) -> None:
@@ -137,6 +149,7 @@ def make_app(
     *,
     api_key: str = "",
     watch: bool = False,
+    samples: Sequence[SamplePicture] = (),
 ) -> FastAPI:
     """Return the server application of one or more models, whose names differ.
 
@@ -145,6 +158,7 @@ def make_app(
         counters: The metrics that `/metrics` shows.
         api_key: What clients send as `Authorization: Bearer …`; empty for no key.
         watch: Whether to reload the models' files when they change.
+        samples: Pictures that the page offers for a first try.
     """
     # Pictures are decoded before it is known for which model: of several with other scales, the setting decides.
     levels = {model.current.detector.metadata.white_level for model in models}
@@ -171,7 +185,7 @@ def make_app(
 
     # Thresholds of each class take the place of one for all.
     least_score = 0.0 if settings.thresholds else _LEAST_SCORE
-    add_page(app, known, least_score)
+    add_page(app, known, least_score, samples)
     _add_plain(app, known, counters, runner)
     _add_detect(app, known, runner, least_score)
     _add_tensorflow(app, known, runner, raw_outputs=settings.raw_outputs)

@@ -225,7 +225,7 @@ class Guard:
 
 def _route(path: str) -> str:
     """Return a path's metrics label, one of a few: clients choose paths."""
-    for start in ("/detect", "/metrics", "/healthz", "/readyz", "/v1/models", "/v2", "/models", "/page/"):
+    for start in ("/detect", "/metrics", "/healthz", "/readyz", "/v1/models", "/v2", "/models", "/samples/", "/page/"):
         if path.startswith(start):
             return start
     return "/" if path == "/" else "other"

@@ -355,7 +355,7 @@ def _fitted(
             choices.append(choice)
         else:
             why = "as requested" if settings.batch_size() else "not tried"
-            choices.append(Choice("batch", f"{plan.batch_size} images", why))
+            choices.append(Choice("batch", f"{plan.batch_size} image{'' if plan.batch_size == 1 else 's'}", why))
     length = plan.length
     requested = settings.epochs is not None or settings.minutes is not None
     why = "as requested" if requested else f"for {data.facts.images} images"
@@ -383,7 +383,8 @@ def _tried(
         plan = _plan_for_batch_size(plan, preset, plan.batch_size, data, replace(settings, epochs=epochs))
     minutes = max(round(seconds * plan.length.steps / 60), 1)
     why = "as requested" if settings.batch_size() else f"fits in the {measured.device}'s memory"
-    return plan, Choice("batch", f"{plan.batch_size} images", f"{why}; trains for about {minutes} min")
+    images = f"{plan.batch_size} image{'' if plan.batch_size == 1 else 's'}"
+    return plan, Choice("batch", images, f"{why}; trains for about {minutes} min")
 
 
 def _first_plan(
@@ -399,7 +400,7 @@ def _first_plan(
         smallest = facts.small_side() * max(size or facts.size)
         why = f"{shape[0].upper()}{shape[1:]}; a tenth of the objects are then smaller than {smallest:.0f} pixels."
     chosen = f"{size[1]}×{size[0]}" if size else "the preset's"
-    reason = "as requested" if settings.model else f"from fresh weights; {_coco_hint(settings.device)}"
+    reason = "as requested" if settings.model else f"from scratch; {_coco_hint(settings.device)}"
     choices = [Choice("model", preset, reason), Choice("input", chosen, why if size else shape)]
     names = [item.name for item in data.training.categories]
     steps: list[str] | None = None
@@ -433,7 +434,7 @@ def _first_plan(
 def _coco_hint(device: str) -> str:
     """Return which published name to start from, by its authors' figures: the best that the device trains soon."""
     name = "ssd_mobilenet_v2_fpnlite_320_coco17" if usable_device(device).type == "cpu" else "d_fine_s_coco"
-    return f"--model {name} starts from COCO's"
+    return f"--model {name} starts from weights trained on COCO"
 
 
 def _plan_for_batch_size(plan: Plan, preset: str, batch_size: int, data: _OpenedData, settings: InitSettings) -> Plan:

@@ -155,11 +155,12 @@ def check_counts(records: Sequence[Record], max_number_of_boxes: int | None) -> 
         yield Finding(
             "empty_images",
             "warning",
-            f"{empty} of {len(numbers)} images have no object",
-            "they teach only background: check that no annotations were lost, or remove most of them",
+            f"{empty} of {len(numbers)} images have no objects",
+            "a detector learns only background from them: check that no annotations were lost, or remove most of them",
         )
     else:
-        yield Finding("empty_images", "fine", f"{empty} of {len(numbers)} images have no object")
+        some = f"{empty} of {len(numbers)} images have no objects" if empty else "every image has objects"
+        yield Finding("empty_images", "fine", some)
     if max_number_of_boxes is None:
         return
     above = [record.name for record in records if len(record.boxes) > max_number_of_boxes]

@@ -11,6 +11,13 @@ export function useKey(text) { key = text; }
 
 export async function served() { return ask("models"); }
 
+// A picture that the server offers, by its place in the list of their names.
+export async function sample(number) {
+  const answer = await fetch(`samples/${number}`, { headers: headers() });
+  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+  return answer.blob();
+}
+
 // What a model finds in a picture; `milliseconds` is from sending it to having the answer.
 export async function detect(model, blob, least) {
   const began = performance.now();
@@ -18,9 +25,11 @@ export async function detect(model, blob, least) {
   return { ...answer, milliseconds: performance.now() - began };
 }
 
+function headers() { return key ? { Authorization: `Bearer ${key}` } : {}; }
+
 async function ask(address, options = {}) {
   for (let tries = 0; ; tries++) {
-    const answer = await fetch(address, { ...options, headers: key ? { Authorization: `Bearer ${key}` } : {} });
+    const answer = await fetch(address, { ...options, headers: headers() });
     const content = await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }));
     if (answer.ok) return content;
     if (answer.status === 401) throw new KeyNeeded(content.error);

@@ -1,6 +1,6 @@
 // The page: what is shown follows from `state`, in `render`.
 
-import { KeyNeeded, served, useKey } from "./api.js";
+import { KeyNeeded, sample, served, useKey } from "./api.js";
 import { coco, save } from "./coco.js";
 import { colorOf, css, draw } from "./draw.js";
 import { counted, element, reach, roving, swatch } from "./lists.js";
@@ -11,6 +11,7 @@ const $ = (id) => document.getElementById(id);
 const MOST_LISTED = 200, FEW_CLASSES = 12, LIST_MS = 250, SAY_MS = 2000;
 const state = {
   models: [], // as the server lists them
+  samples: [], // names of pictures that the server offers
   numbers: new Map(), // of a class by its name, for its color
   hidden: new Set(), // names of classes
   item: null, // the picture or video on the screen
@@ -53,6 +54,7 @@ function renderNow() {
   const empty = !pictures.items.length && !live.kind;
   $("drop").classList.toggle("empty", empty);
   $("stages").hidden = !state.view;
+  $("samples").hidden = !state.samples.length;
   $("player").hidden = !live.kind;
   for (const id of ["play", "seek", "time"]) $(id).hidden = live.kind !== "video";
   $("webcam").setAttribute("aria-pressed", String(live.kind === "webcam"));
@@ -74,7 +76,7 @@ function renderStages() {
     stage.hidden = !model;
     if (!model) return;
     const answer = state.view.found.get(model), objects = kept(model, answer);
-    const count = answer ? counted(objects.length, "object") : state.view.error ? "failed" : "looking …";
+    const count = answer ? counted(objects.length, "object") : state.view.error ? "failed" : "detecting …";
     const [title, note] = stage.querySelectorAll("b, .note");
     title.textContent = models.length > 1 ? model : state.view.name ?? model;
     note.textContent = answer ? `${count} · ${Math.round(answer.milliseconds)} ms` : count;
@@ -164,7 +166,7 @@ function renderObjects() {
   if (at >= 0) options[Math.min(at, options.length - 1)]?.focus();
   list.hidden = !options.length;
   $("no-objects").hidden = options.length > 0;
-  $("no-objects").textContent = state.view ? "None of this score and these classes." : "Nothing yet.";
+  $("no-objects").textContent = state.view ? "No objects above the threshold in the chosen classes." : "No picture yet.";
 }
 
 function objectRow(one) {
@@ -199,7 +201,7 @@ function renderDownloads() {
   const some = (model) => pictures.items.some((item) => item.found.has(model));
   const models = chosen();
   const wanted = [
-    ...models.map((model) => ({ text: models.length > 1 ? `COCO of ${model}` : "COCO file", can: some(model), act: () => saveCoco(model) })),
+    ...models.map((model) => ({ text: models.length > 1 ? `COCO file: ${model}` : "COCO file", can: some(model), act: () => saveCoco(model) })),
     { text: "This picture", can: Boolean(state.view), act: savePicture },
   ];
   const box = $("downloads");
@@ -228,7 +230,7 @@ function fail(error) {
     $("key").focus();
     return;
   }
-  tell(error instanceof TypeError ? "the server does not answer" : error.name === "NotAllowedError" ? "the browser was not allowed to use the webcam" : error.message);
+  tell(error instanceof TypeError ? "the server is not responding" : error.name === "NotAllowedError" ? "the browser denied access to the webcam" : error.message);
   if (!live.kind && !state.item) state.view = null;
   render();
 }
@@ -252,6 +254,13 @@ async function add(files) {
   for (const file of files) await pictures.add(file);
   if (pictures.items.length > before) await select(pictures.items[before]);
   pictures.work();
+}
+
+async function addSamples() {
+  const names = state.samples;
+  // Offered once.
+  state.samples = [];
+  await add(await Promise.all(names.map(async (name, number) => new File([await sample(number)], name, { type: "image/jpeg" }))));
 }
 
 async function select(item) {
@@ -328,7 +337,8 @@ function savePicture() {
 
 async function begin() {
   const content = await served();
-  state.models = content.models;
+  Object.assign(state, { models: content.models, samples: content.samples });
+  $("samples").title = `${counted(state.samples.length, "picture")} of the data that the detector is evaluated on`;
   for (const one of state.models.flatMap((model) => model.classes)) numberOf(one.name);
   for (const select of [$("model"), $("other")]) {
     select.append(...state.models.map((one) => element("option", { value: one.name, textContent: one.name })));
@@ -345,6 +355,7 @@ async function begin() {
 
 $("choose").addEventListener("click", () => $("file").click());
 $("file").addEventListener("change", () => { add([...$("file").files]); $("file").value = ""; });
+$("samples").addEventListener("click", () => addSamples().catch(fail));
 $("webcam").addEventListener("click", () => {
   if (live.kind === "webcam") return stopLive();
   tell("");

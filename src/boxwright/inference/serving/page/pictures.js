@@ -33,7 +33,7 @@ export class Pictures {
       thumbnail(item.thumb, image, image.width, image.height);
       image.close();
     } catch {
-      item.error = `${item.name}: this browser cannot show it as a picture`;
+      item.error = `${item.name}: this browser cannot display it`;
     }
   }
 
