@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from boxwright.cli.main import app, from_absl
 from boxwright.exporters import export as exporting
 from boxwright.exporters.export import report_path, verify
 from boxwright.exporters.parity import Report
+from boxwright.exporters.settings import ExportSettings, Nms
 from boxwright.runtime.sessions import read_metadata
 from boxwright.weights.export_weights import write_tensorflow_checkpoint
 from boxwright.weights.tensorflow.bundle import Bundle
@@ -295,12 +297,35 @@ def test_tensorflows_exporter(of_tensorflow: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("form", "reason"),
-    [("savedmodel", "needs TensorFlow"), ("executorch", "different results")],
+    [
+        ("savedmodel", "needs TensorFlow to write; .onnx"),
+        ("executorch", "different results; export to .onnx"),
+        (
+            "engine",
+            "export to .onnx with --nms padded --batch 1 --image_size 640x480, then trtexec --onnx=detector.onnx",
+        ),
+        ("mlpackage", "export to .pt2 with --batch 1 --image_size 640x480, then coremltools.convert"),
+        ("NCNN", "export to .onnx with --nms none --batch 1 --image_size 640x480, then pnnx detector.onnx"),
+        ("xyz", "expected onnx, openvino, pt2, litert, triton"),
+    ],
 )
-def test_formats_that_are_refused_say_why(form: str, reason: str, project: Path) -> None:
+def test_formats_that_are_not_written_name_the_way_there(form: str, reason: str, project: Path) -> None:
     told = run("export", project / "training" / CHECKPOINT, "x", "--format", form, fails=True)
+    assert f"--format {form}: " in told
     assert reason in told
-    assert "--format onnx" in told
+
+
+def test_ways_name_options_that_are_there() -> None:
+    """Every option of ours in a text is one of the command, and its value is taken."""
+    from boxwright.cli.commands import load_command
+    from boxwright.exporters.other_formats import way_to
+
+    options = {flag for param in load_command("export").params for flag in param.opts}
+    texts = [way_to(name) for name in ("engine", "mlpackage", "ncnn", "mnn", "rknn", "hef", "om", "pte", "saved_model")]
+    assert all(texts)
+    named = {word for text in texts for word in re.findall("--[a-z_]+", text)} - {"--onnx", "--save", "--device"}
+    assert named == {"--nms", "--batch", "--image_size"} <= options
+    assert ExportSettings(nms=Nms.PADDED, batch=1, image_size="640x480").to_graph_options().image_size == (480, 640)
 
 
 def test_serving_what_is_not_exported(of_tensorflow: Path) -> None:
