@@ -315,6 +315,27 @@ def test_formats_that_are_not_written_name_the_way_there(form: str, reason: str,
     assert reason in told
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [["--nms", "none"], ["--image_size", "96x96", "--batch", "1"], ["--precision", "float16"]]
+)
+def test_the_next_command_works(words: list[str], tmp_path: Path) -> None:
+    """A file without suppression, or for pictures of one size, is not for `predict`."""
+    file = tmp_path / "d.onnx"
+    told = run("export", small_run().folder, file, *words)
+    (line,) = [line for line in told.splitlines() if line.startswith("next: boxwright ")]
+    following = [str(small_run().picture) if word == "IMAGES" else word for word in line.split()[2:]]
+    assert following[0] == ("predict" if words[0] == "--precision" else "inspect")
+    run(*following, *(["--out", tmp_path / "out"] if following[0] == "predict" else []))
+
+
+def test_a_file_without_suppression_says_so(tmp_path: Path) -> None:
+    from boxwright.runtime.exported import checked_outputs
+
+    with pytest.raises(bw.ExportError, match="ends before suppression .--nms none.: it has raw boxes"):
+        checked_outputs({"raw_detection_boxes": np.zeros((1, 4, 4), np.float32)}, 1)
+
+
 def test_ways_name_options_that_are_there() -> None:
     """Every option of ours in a text is one of the command, and its value is taken."""
     from boxwright.cli.commands import load_command

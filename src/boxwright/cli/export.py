@@ -304,7 +304,7 @@ def print_report(report: Report) -> None:
             console.print(f"{stage.name}: {len(stage.ties)} ties, listed in the report", markup=False)
     if report.accuracy:
         before, after = report.accuracy["detector"], report.accuracy["export"]
-        is_agreement = report.accuracy["metric"] == AGREEMENT
+        is_agreement = report.accuracy.get("metric") == AGREEMENT
         console.print(
             f"{after:.1%} of the detections are the same"
             if is_agreement
