@@ -213,7 +213,7 @@ def test_what_is_no_stream_is_not_opened_again(folder: Path) -> None:
         reconnecting(files)
     (image, video, stream, camera) = reconnecting([*files, VideoSource("https://h/live"), *find_sources(["camera:1"])])
     assert (image, video) == tuple(files)
-    assert (stream.name, camera.name, stream.live, camera.live) == ("https://h/live", "camera:1", False, True)
+    assert (stream.name, camera.name, stream.live, camera.live) == ("https://h/live", "camera:1", True, True)
     assert stream.count() is camera.count() is None
 
 
