@@ -134,6 +134,8 @@ def _can_follow(node: Any, values: _Values, fed: set[int]) -> bool:
         return False
     if node.op_type == "Resize" and not any(attribute.s == b"nearest" for attribute in node.attribute):
         return False
+    if node.op_type == "MaxPool" and len(node.output) > 1:  # the second output has places
+        return False
     first, *others = (node.input[place] for place in _value_inputs(node))
     # What is added or multiplied by a constant elsewhere may be a coordinate.
     others_fit = (
