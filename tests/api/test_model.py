@@ -242,8 +242,8 @@ def test_export_takes_pictures_of_the_runs_own_data(run: SmallRun, tmp_path: Pat
     np.testing.assert_allclose(
         bw.load(path)(run.picture).above(0.3).scores, model(run.picture).above(0.3).scores, atol=1e-4
     )
-    for wrong, options in ((bw.ExportError, {"format": "tflight"}), (bw.ExportError, {"opset": 17})):
-        with pytest.raises(wrong, match="expected onnx|has no option 'opset'"):
+    for wrong, options in ((bw.ExportError, {"format": "tflight"}), (bw.ExportError, {"opsets": 17})):
+        with pytest.raises(wrong, match="expected onnx|has no option 'opsets'"):
             model.export(path=tmp_path / "b.onnx", images=[run.picture], **options)
 
 
@@ -292,9 +292,7 @@ def test_open_files_are_images(run: SmallRun, tmp_path: Path) -> None:
         archive.write(run.picture, "a.png")
     with zipfile.ZipFile(tmp_path / "a.zip") as archive, archive.open("a.png") as member:
         same(model([member, memoryview(buffer.getvalue())])[0], expected)
-    with run.picture.open("rb") as file:
-        raw = io.BufferedReader(Unseekable(file.read()))
-        same(model(raw), expected)
+    same(model(io.BufferedReader(Unseekable(run.picture.read_bytes()))), expected)
 
 
 class Unseekable(io.RawIOBase):
@@ -319,8 +317,8 @@ def test_open_files_that_are_no_images(run: SmallRun, tmp_path: Path) -> None:
         model(file)
     with pytest.raises(bw.DataError, match="image 1: .*0 bytes"):
         model([run.picture, io.BytesIO()])
-    with (tmp_path / "a.txt").open("rb") as file, pytest.raises(bw.DataError, match=r"a\.txt.*not an image"):
-        model(file)
+    with (tmp_path / "a.txt").open("rb") as binary, pytest.raises(bw.DataError, match=r"a\.txt.*not an image"):
+        model(binary)
 
 
 def test_a_stream_of_a_folder_has_a_result_for_each_file(run: SmallRun, tmp_path: Path) -> None:

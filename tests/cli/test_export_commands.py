@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from boxwright.cli.main import app, from_absl
 from boxwright.exporters import export as exporting
 from boxwright.exporters.export import report_path, verify
 from boxwright.exporters.parity import Report
+from boxwright.exporters.settings import ExportSettings, Nms
 from boxwright.runtime.sessions import read_metadata
 from boxwright.weights.export_weights import write_tensorflow_checkpoint
 from boxwright.weights.tensorflow.bundle import Bundle
@@ -295,12 +297,56 @@ def test_tensorflows_exporter(of_tensorflow: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("form", "reason"),
-    [("savedmodel", "needs TensorFlow"), ("executorch", "different results")],
+    [
+        ("savedmodel", "needs TensorFlow to write; .onnx"),
+        ("executorch", "different results; export to .onnx"),
+        (
+            "engine",
+            "export to .onnx with --nms padded --batch 1 --image_size 640x480, then trtexec --onnx=detector.onnx",
+        ),
+        ("mlpackage", "export to .pt2 with --batch 1 --image_size 640x480, then coremltools.convert"),
+        ("NCNN", "export to .onnx with --nms none --batch 1 --image_size 640x480, then pnnx detector.onnx"),
+        ("xyz", "expected onnx, openvino, pt2, litert, triton"),
+    ],
 )
-def test_formats_that_are_refused_say_why(form: str, reason: str, project: Path) -> None:
+def test_formats_that_are_not_written_name_the_way_there(form: str, reason: str, project: Path) -> None:
     told = run("export", project / "training" / CHECKPOINT, "x", "--format", form, fails=True)
+    assert f"--format {form}: " in told
     assert reason in told
-    assert "--format onnx" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [["--nms", "none"], ["--image_size", "96x96", "--batch", "1"], ["--precision", "float16"]]
+)
+def test_the_next_command_works(words: list[str], tmp_path: Path) -> None:
+    """A file without suppression, or for pictures of one size, is not for `predict`."""
+    file = tmp_path / "d.onnx"
+    told = run("export", small_run().folder, file, *words)
+    (line,) = [line for line in told.splitlines() if line.startswith("next: boxwright ")]
+    following = [str(small_run().picture) if word == "IMAGES" else word for word in line.split()[2:]]
+    assert following[0] == ("predict" if words[0] == "--precision" else "inspect")
+    run(*following, *(["--out", tmp_path / "out"] if following[0] == "predict" else []))
+
+
+def test_a_file_without_suppression_says_so(tmp_path: Path) -> None:
+    from boxwright.runtime.exported import checked_outputs
+
+    with pytest.raises(bw.ExportError, match="ends before suppression .--nms none.: it has raw boxes"):
+        checked_outputs({"raw_detection_boxes": np.zeros((1, 4, 4), np.float32)}, 1)
+
+
+def test_ways_name_options_that_are_there() -> None:
+    """Every option of ours in a text is one of the command, and its value is taken."""
+    from boxwright.cli.commands import load_command
+    from boxwright.exporters.other_formats import way_to
+
+    options = {flag for param in load_command("export").params for flag in param.opts}
+    texts = [way_to(name) for name in ("engine", "mlpackage", "ncnn", "mnn", "rknn", "hef", "om", "pte", "saved_model")]
+    assert all(texts)
+    named = {word for text in texts for word in re.findall("--[a-z_]+", text)} - {"--onnx", "--save", "--device"}
+    assert named == {"--nms", "--batch", "--image_size"} <= options
+    assert ExportSettings(nms=Nms.PADDED, batch=1, image_size="640x480").to_graph_options().image_size == (480, 640)
 
 
 def test_serving_what_is_not_exported(of_tensorflow: Path) -> None:

@@ -15,7 +15,7 @@ from tests.exporters.small_detectors import MOBILENET_V1, build, pictures
 @pytest.mark.parametrize(
     ("format", "name", "problem"),
     [
-        ("engine", "a.engine", "format 'engine': TensorRT builds .* trtexec --onnx=detector.onnx"),
+        ("engine", "a.engine", "format 'engine': TensorRT builds .* --nms padded .* trtexec --onnx=detector.onnx"),
         ("CoreML", "a.mlpackage", "format 'CoreML': .*coremltools"),
         ("tflite", "a.tflite", "format 'tflite': .* the format is litert"),
         ("saved_model", "a", "format 'saved_model': .* needs TensorFlow to write"),

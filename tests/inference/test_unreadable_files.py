@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import MARKER
@@ -21,6 +22,7 @@ from boxwright.inference import detect_functions, sources
 from boxwright.inference.predict import predict
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import Frame, VideoSource, find_sources, reconnecting
+from boxwright.types import Array, Detections
 from tests.cli.test_commands import RUNNER
 from tests.inference.blobs import BlobModel, find_blobs, picture_of
 from tests.inference.rtsp_server import serving_pictures
@@ -90,7 +92,7 @@ def test_an_array_of_other_channels_is_a_bad_file(tmp_path: Path) -> None:
     np.save(tmp_path / "five.npy", np.zeros((8, 8, 5), np.uint8))
     (tmp_path / "a.png").write_bytes(PNG)
 
-    def detect(images: list[np.ndarray]) -> list:  # type: ignore[type-arg]
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
         if images[0].shape[2] != 3:
             raise DataError("image 0: expected 3 channels")
         return find_blobs(images)
@@ -211,7 +213,7 @@ def test_what_is_no_stream_is_not_opened_again(folder: Path) -> None:
         reconnecting(files)
     (image, video, stream, camera) = reconnecting([*files, VideoSource("https://h/live"), *find_sources(["camera:1"])])
     assert (image, video) == tuple(files)
-    assert (stream.name, camera.name, stream.live, camera.live) == ("https://h/live", "camera:1", False, True)
+    assert (stream.name, camera.name, stream.live, camera.live) == ("https://h/live", "camera:1", True, True)
     assert stream.count() is camera.count() is None
 
 

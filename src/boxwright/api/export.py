@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.exporters.export import FORMATS, ExportDescription, export, require_format
 from boxwright.exporters.parity import Report
 from boxwright.exporters.pictures import varied
+from boxwright.exporters.settings import GraphOptions
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.data_paths import placeholder_of_data
 from boxwright.pipeline.input_reader import build_dataset
@@ -51,7 +52,7 @@ def export_model(
         format: One of `exporters.export.FORMATS`.
         path: The file; None for `export/detector` with the format's ending in the run's folder.
         images: Pictures for the comparison, as for a model; None for those of the configuration's data.
-        options: `nms` and `allow_difference` of `exporters.export.export`.
+        options: `nms` and `allow_difference` of `exporters.export.export`, and those of `GraphOptions`.
 
     Returns:
         The file and its report.
@@ -60,9 +61,10 @@ def export_model(
         ExportError: If the format cannot express the detector, or the exported file differs from it.
     """
     require_format(format)
-    unknown = next((name for name in options or {} if name not in ("nms", "allow_difference")), None)
+    known = ("nms", "allow_difference", *(field.name for field in fields(GraphOptions)))
+    unknown = next((name for name in options or {} if name not in known), None)
     if unknown is not None:
-        raise ExportError(f"export has no option {unknown!r}; it has nms and allow_difference")
+        raise ExportError(f"export has no option {unknown!r}; it has {', '.join(known)}")
     detector = model.detector
     file = export_folder(model.path) / f"detector{FORMATS[format].suffix}" if path is None else Path(path)
     if images is None:

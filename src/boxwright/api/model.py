@@ -277,7 +277,7 @@ class Model:
             format: "onnx", "openvino", "litert" or "pt2".
             path: The file; by default `export/detector.onnx` (or the format's ending) in the run's folder.
             images: Pictures for the comparison, as for a call; by default those of the configuration's data.
-            **options: nms and allow_difference, as for `boxwright.export`.
+            **options: nms, allow_difference, precision, opset, batch and image_size, as for `boxwright.export`.
 
         Returns:
             The file; its report is beside it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.cli.console import console, suggest
 from boxwright.cli.options import model_option, require_checkpoint, source_path
 from boxwright.exporters.other_formats import way_to
-from boxwright.exporters.settings import ExportSettings, Precision
+from boxwright.exporters.settings import ExportSettings, Nms, Precision
 
 if TYPE_CHECKING:
     from boxwright.exporters.int8 import Accuracy
@@ -37,16 +37,8 @@ class Format(str, Enum):
     TF2 = "tf2"
     TF1 = "tf1"
     TRANSFORMERS = "transformers"
-    SAVEDMODEL = "savedmodel"
-    EXECUTORCH = "executorch"
 
 
-# In the list of formats all the same, so that users of other exporters get the reason and what to use instead.
-_REFUSED = {
-    Format.SAVEDMODEL: "a SavedModel needs TensorFlow to write; --format onnx has the same names, and `boxwright serve` "
-    "speaks TensorFlow Serving's protocol",
-    Format.EXECUTORCH: "ExecuTorch's accelerated kernels (XNNPACK) give different results; use --format onnx or pt2",
-}
 _SUFFIXES = {
     ".onnx": Format.ONNX,
     ".xml": Format.OPENVINO,
@@ -79,7 +71,7 @@ Target = Annotated[
     ),
 ]
 FormatName = Annotated[
-    Format | None,
+    str | None,
     typer.Option(
         "--format",
         metavar="FORMAT",
@@ -127,9 +119,7 @@ def export_command(
     """Export a detector to another runtime, after comparing the two; or write its weights alone."""
     source, target = _named(source, target, model_dir)
     require_checkpoint(source)
-    chosen = format or (Format.ONNX if target is None else _format_of_name(target))
-    if chosen in _REFUSED:
-        raise ExportError(f"--format {chosen.value}: {_REFUSED[chosen]}")
+    chosen = _find_format(format, target)
     if settings.require_license:
         _require_licenses(source, settings.require_license)
     if verify is None and chosen in _WEIGHTS:
@@ -143,6 +133,17 @@ def export_command(
         _verify(source, verify, pipeline_config_path, images or [], settings)
         return
     _write_export(source, target, chosen, pipeline_config_path, images or [], settings)
+
+
+def _find_format(name: str | None, target: Path | None) -> Format:
+    """Return a format by its name or that of a file; an ExportError that names the way to one that is not written."""
+    if name is None:
+        return Format.ONNX if target is None else _format_of_name(target)
+    try:
+        return Format(name.lower())
+    except ValueError:
+        way = way_to(name) or f"expected {', '.join(format.value for format in Format)}"
+        raise ExportError(f"--format {name}: {way}") from None
 
 
 def _format_of_name(target: Path) -> Format:
@@ -200,7 +201,9 @@ def _write_export(
     from boxwright.weights.open_model import export_folder, remember
     from boxwright.weights.restore import restore_detector
 
-    path = target or export_folder(source) / _NAMES[chosen]
+    path, graph = target or export_folder(source) / _NAMES[chosen], settings.to_graph_options()
+    if settings.triton is not None and graph.batch:
+        raise ExportError("--batch: Triton's repository lets its server choose how many pictures it takes; remove one")
     # On the CPU, whatever the machine has: graphs are traced and compared there.
     detector, config, step = restore_detector(source, config=load_config(config_path) if config_path else None)
     if settings.context is not None:
@@ -217,6 +220,7 @@ def _write_export(
             allow_difference=settings.allow_difference,
             accuracy=_accuracy(settings, config, detector),
             about=ExportDescription(config=dump_message(config), step=step, source=origin),
+            **asdict(graph),
         )
     print_report(report)
     if not report.passed:
@@ -224,13 +228,22 @@ def _write_export(
     console.print(f"step {step}: {path}; report: {report_path(path)}", markup=False)
     if settings.triton is not None:
         _write_triton(path, settings.triton, detector.image_channels)
-    suggest("predict", "IMAGES", "--model_dir", path)
+    _suggest_use(path, detects_any=settings.nms is not Nms.NONE and not graph.image_size)
+
+
+def _suggest_use(path: Path, *, detects_any: bool) -> None:
+    """Print the next command: one that works, as a file without suppression has no detections for `predict`."""
+    if detects_any:
+        suggest("predict", "IMAGES", "--model_dir", path)
+    else:
+        suggest("inspect", path)
 
 
 def _verify(source: Path, file: Path, config_path: Path | None, images: list[Path], settings: ExportSettings) -> None:
     """Compare an exported file with its detector on this machine."""
     from boxwright.exporters.export import verify
     from boxwright.pipeline.load import load_config
+    from boxwright.runtime.sessions import read_metadata
     from boxwright.weights.open_model import remember
     from boxwright.weights.restore import restore_detector
 
@@ -242,7 +255,9 @@ def _verify(source: Path, file: Path, config_path: Path | None, images: list[Pat
     print_report(report)
     if not report.passed:
         raise ExportError(f"{file} differs from the detector. {report.problem()}")
-    suggest("predict", "IMAGES", "--model_dir", file)
+    about = read_metadata(file, allow_edited=settings.allow_edited)
+    is_raw = about.suppression.get("in the graph") == Nms.NONE.value
+    _suggest_use(file, detects_any=not is_raw and not about.image_size)
 
 
 def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> tuple[Path, Path | None]:
@@ -280,6 +295,8 @@ def print_report(report: Report) -> None:
     """Print the differences at each stage of a comparison."""
     from rich.table import Table
 
+    from boxwright.exporters.int8 import AGREEMENT
+
     table = Table("stage", "largest", "allowed", "compared", box=None, padding=(0, 2, 0, 0))
     for stage in report.stages:
         mark = "" if stage.passed and stage.gated else "  FAILED" if stage.gated else "  (reported)"
@@ -290,20 +307,31 @@ def print_report(report: Report) -> None:
             console.print(f"{stage.name}: {len(stage.ties)} ties, listed in the report", markup=False)
     if report.accuracy:
         before, after = report.accuracy["detector"], report.accuracy["export"]
-        console.print(f"average precision {before:.4f} in float32, {after:.4f} exported", markup=False)
+        is_agreement = report.accuracy.get("metric") == AGREEMENT
+        console.print(
+            f"{after:.1%} of the detections are the same"
+            if is_agreement
+            else f"average precision {before:.4f} in float32, {after:.4f} exported",
+            markup=False,
+        )
         if layers := report.accuracy.get("float32"):
             console.print(f"{len(layers)} layers stay in float32: {', '.join(layers)}", markup=False)
 
 
 def _accuracy(settings: ExportSettings, config: TrainEvalPipelineConfig, detector: Detector) -> Accuracy | None:
+    """Return a measure of average precision on the evaluation data; None if float16's detections are compared instead."""
     if settings.precision is Precision.FLOAT32:
         return None
     from boxwright.exporters.int8 import average_precision
+    from boxwright.pipeline.data_paths import placeholder_of_data
     from boxwright.pipeline.input_reader import build_dataset
 
-    if not config.eval_input_reader:
+    reader = config.eval_input_reader[0] if config.eval_input_reader else None
+    if settings.precision is Precision.FLOAT16 and (reader is None or placeholder_of_data(reader)):
+        return None
+    if reader is None:
         raise ExportError("--precision int8 is measured on eval_input_reader, which the configuration lacks")
-    return average_precision(build_dataset(config.eval_input_reader[0], "eval_input_reader", detector.categories))
+    return average_precision(build_dataset(reader, "eval_input_reader", detector.categories))
 
 
 def _write_triton(path: Path, folder: Path, channels: int) -> None:

@@ -76,7 +76,9 @@ def _sample_pictures(model: Path, *, allow_edited: bool) -> list[SamplePicture]:
         return samples
     try:
         config = load_configuration(model, None, [], allow_edited=allow_edited).message
-        data = build_dataset(config.eval_input_reader[0], "eval_input_reader") if config.eval_input_reader else []
+        if not config.eval_input_reader:
+            return samples
+        data = build_dataset(config.eval_input_reader[0], "eval_input_reader")
         for index in range(0, len(data), max(len(data) // _SAMPLES, 1))[:_SAMPLES]:
             sample = data[index]
             if sample.image.shape[2] == _COLORS:  # a browser shows no others

@@ -263,6 +263,10 @@ OTHER_NAMES: dict[str, dict[str, str]] = {
     "export": {
         **_OF_TRAINED,
         "include": "--format",
+        "half": "--precision float16",
+        "int8": "--precision int8",
+        "imgsz": "--image_size, of the pictures; the file resizes them to the network's input",
+        "dynamic": "the default; --batch and --image_size fix sizes",
         "output": "a positional argument: boxwright export model detector.onnx",
     },
 }

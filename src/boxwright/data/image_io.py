@@ -344,6 +344,7 @@ def _deep_colors(image: Image.Image, data: bytes) -> NDArray[Any] | None:
     """Return the values of an image of several channels of more than 8 bits, [H, W, 3]; None for any other."""
     if image.mode in WIDE_MODES or _bits(image, data) <= 8:
         return None
+    import cv2  # a process that opens an export for a trial has no memory for it
 
     values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR_RGB)
     if values is None:

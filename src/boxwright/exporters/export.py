@@ -19,13 +19,23 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ExportError, OutputError
 from boxwright.base.files import make_folder, write_whole
+from boxwright.base.settings import with_options
+from boxwright.exporters.float16 import measure_agreement, to_float16
 from boxwright.exporters.graph import INPUT, PREPROCESSED, Suppression, detection_program, save_pt2
-from boxwright.exporters.int8 import Accuracy, Quantizer, compared_accuracy, precise_enough
+from boxwright.exporters.int8 import (
+    AGREEMENT,
+    AVERAGE_PRECISION,
+    Accuracy,
+    Quantizer,
+    compared_accuracy,
+    precise_enough,
+)
 from boxwright.exporters.litert_file import litert_input, litert_model, litert_session, save_litert
 from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, openvino_model, save_openvino, with_output
 from boxwright.exporters.other_formats import way_to
 from boxwright.exporters.parity import Report, compare, find_suppression
-from boxwright.exporters.pictures import Pictures
+from boxwright.exporters.pictures import Pictures, resized
+from boxwright.exporters.settings import GraphOptions, Precision
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
 from boxwright.nn.postprocessing.nms import operator_arguments
@@ -34,7 +44,8 @@ from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
-from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
+from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session, with_fixed_shape
+from boxwright.types import DetectFunction
 from boxwright.types.detection_outputs import DETECTION_OUTPUTS
 from boxwright.weights.export_weights import weights_sha256
 from boxwright.weights.pt2_archive import Pt2Session
@@ -60,14 +71,28 @@ _TIMES = (1, 4, 16)
 
 
 @dataclass(frozen=True)
+class _Form:
+    """The form of a graph.
+
+    Attributes:
+        times: The multiple of suppression's usual number of candidates.
+        dtype: Of the pictures.
+    """
+
+    suppression: Suppression
+    dtype: torch.dtype
+    options: GraphOptions
+    times: int = 1
+
+
+@dataclass(frozen=True)
 class _Kind:
     """A format.
 
     Attributes:
         suffix: The file's.
         libraries: That write and run it, besides PyTorch.
-        make: From a detector, its suppression, the multiple of the usual number of candidates, and the pictures' dtype
-            to the model that `save` takes.
+        make: From a detector and the form of its graph to the model that `save` takes.
         save: Writes the model, with metadata, to a path.
         session: Opens a file for the comparison.
         inputs: From a file to a function that returns its network's inputs float32 [B, C, H, W] for pictures; None if
@@ -77,31 +102,45 @@ class _Kind:
 
     suffix: str
     libraries: tuple[str, ...]
-    make: Callable[[Detector, Suppression, int, torch.dtype], Any]
+    make: Callable[[Detector, _Form], Any]
     save: Callable[[Any, Metadata, Path], None]
     session: Callable[[ExportFile], Session]
     inputs: Callable[[ExportFile], Inputs] | None = None
     describe: Callable[[Detector], dict[str, Any]] = lambda detector: {}
 
 
-def _onnx(detector: Detector, suppression: Suppression, times: int, dtype: torch.dtype) -> Any:
-    return onnx_model(detection_program(detector, suppression, times, with_inputs=True, dtype=dtype))
+def _onnx(detector: Detector, form: _Form) -> Any:
+    model = onnx_model(_program(detector, form, with_inputs=True), form.options.opset)
+    return to_float16(model) if form.options.precision == Precision.FLOAT16.value else model
 
 
 def _save_onnx(model: Any, metadata: Metadata, path: Path) -> None:
     write_whole(path, onnx_bytes(model, metadata))
 
 
-def _pt2(detector: Detector, suppression: Suppression, times: int, dtype: torch.dtype) -> Any:
-    return detection_program(detector, suppression, times, dtype=dtype)
+def _program(detector: Detector, form: _Form, *, with_inputs: bool = False) -> Any:
+    options = form.options
+    return detection_program(
+        detector,
+        form.suppression,
+        form.times,
+        with_inputs=with_inputs,
+        dtype=form.dtype,
+        batch=options.batch,
+        image_size=options.image_size,
+    )
 
 
-def _openvino(detector: Detector, suppression: Suppression, times: int, dtype: torch.dtype) -> Any:
-    return openvino_model(_onnx(detector, suppression, times, dtype).SerializeToString(deterministic=True))
+def _openvino(detector: Detector, form: _Form) -> Any:
+    return openvino_model(_onnx(detector, form).SerializeToString(deterministic=True))
+
+
+def _litert(detector: Detector, form: _Form) -> Any:
+    return litert_model(detector, form.suppression, form.times, form.dtype)
 
 
 def _onnx_inputs(file: ExportFile) -> Inputs:
-    session = OnnxSession(replace(file, data=with_output(file.data, PREPROCESSED)))
+    session = with_fixed_shape(OnnxSession(replace(file, data=with_output(file.data, PREPROCESSED))))
     return lambda images: session.run(images, [PREPROCESSED])[PREPROCESSED]
 
 
@@ -116,13 +155,13 @@ FORMATS: dict[str, _Kind] = {
     "litert": _Kind(
         ".tflite",
         ("ai-edge-litert",),
-        litert_model,
+        _litert,
         save_litert,
         litert_session,
         _litert_inputs,
         litert_input,
     ),
-    "pt2": _Kind(".pt2", (), _pt2, save_pt2, Pt2Session),
+    "pt2": _Kind(".pt2", (), _program, save_pt2, Pt2Session),
 }
 
 
@@ -159,6 +198,7 @@ def export(
     allow_difference: bool = False,
     accuracy: Accuracy | None = None,
     about: ExportDescription = _NO_METADATA,
+    **graph: Any,
 ) -> Report:
     """Write a detector as one file that another runtime opens, and a report of how it was compared.
 
@@ -173,9 +213,11 @@ def export(
         nms: "operator": suppression by the runtime's own operator; "padded": by plain tensor operations, for runtimes
             without one, as always in PyTorch's programs; "none": raw outputs only.
         allow_difference: Also write a file that differs; its metadata says that it does.
-        accuracy: Measures average precision: an ONNX file is then quantized to 8 bits, calibrated on the pictures, and
-            passes if that falls by at most 0.01; layers that cost more stay in float32. None for float32.
+        accuracy: Measures average precision, which may fall by at most 0.01: an ONNX file is then quantized to 8 bits,
+            calibrated on the pictures, and layers that cost more stay in float32, or it is in float16 with `precision`.
+            None for float32, or for float16 whose detections are compared with the detector's instead.
         about: Further metadata of the detector.
+        **graph: precision, opset, batch and image_size of `GraphOptions`.
 
     Returns:
         The report, which is also written beside the file as `NAME.parity.json`.
@@ -187,21 +229,26 @@ def export(
     require_format(format)
     path, kind = Path(path), FORMATS[format]
     _check(path, kind, images)
-    if accuracy is not None and format != "onnx":
-        raise ExportError("int8 requires --format onnx")
+    options = with_options(GraphOptions(), graph, "export")
+    if accuracy is not None and options.precision == Precision.FLOAT32.value:
+        options = replace(options, precision=Precision.INT8.value)
+    options.require_expressible(format, nms, measured=accuracy is not None)
+    images = resized(images, options.image_size)
     # A .pt2 opens with PyTorch alone, which has no such operator.
     suppression: Suppression = "padded" if format == "pt2" and nms == "operator" else nms
     with evaluation_mode(detector):
         metadata = describe(detector, format, suppression, about)
-        if accuracy is not None:
-            calibration = {"images": len(images), "source": about.source}
-            metadata = replace(metadata, precision="int8", calibration=calibration)
+        metadata = replace(metadata, precision=options.precision, input=options.describe_input(metadata.input))
+        if options.precision == Precision.INT8.value:
+            metadata = replace(metadata, calibration={"images": len(images), "source": about.source})
         with (
             tempfile.TemporaryDirectory(dir=make_folder(path.parent), prefix=f".{path.name}.") as folder,
             _naming(path, Path(folder)),
         ):
             scratch = Path(folder) / path.name
-            made, metadata, names, report = _made(detector, scratch, images, metadata, suppression, accuracy)
+            dtype = torch.float32 if about.input_type == "float_image_tensor" else torch.uint8
+            form = _Form(suppression, dtype, options)
+            made, metadata, names, report = _made(detector, scratch, images, metadata, form, accuracy)
             report.images["source"] = about.source
             if not report.passed and not allow_difference:
                 _refuse(path, report)
@@ -286,43 +333,54 @@ def _made(
     scratch: Path,
     images: Pictures,
     metadata: Metadata,
-    suppression: Suppression,
+    form: _Form,
     accuracy: Accuracy | None,
 ) -> tuple[Any, Metadata, tuple[str, ...], Report]:
     """Return the model that `kind.save` takes, with as many candidates as needed, its metadata, outputs and report."""
     kind = FORMATS[metadata.format]
-    dtype = torch.float32 if metadata.input["type"] == "float_image_tensor" else torch.uint8
+    quantizer = None
     # More candidates make each later run slower: the fewest that suffice are taken.
     for times in _TIMES:
-        made = kind.make(detector, suppression, times, dtype)
-        quantizer = None if accuracy is None else Quantizer(made, images)
-        made = made if quantizer is None else quantizer.quantized()
+        made = kind.make(detector, replace(form, times=times))
+        if metadata.precision == Precision.INT8.value:
+            quantizer = Quantizer(made, images)
+            made = quantizer.quantized()
         session, report = _opened(detector, made, scratch, images, metadata)
         if report.complete:
             break
-    if quantizer is not None and accuracy is not None:
-        before = accuracy(lambda pictures: [detections.arrays() for detections in detector.detect(pictures)])
-        report.accuracy = compared_accuracy(before, accuracy(ExportedDetector(session).detect))
-        if not report.accuracy["passed"] and before > 0:
-            mixed = precise_enough(
-                quantizer,
-                made,
-                before,
-                lambda model: accuracy(ExportedDetector(_saved(kind, model, scratch, metadata)[0]).detect),
-            )
-            if mixed is not None:
-                made = mixed.model
-                metadata = replace(metadata, calibration={**metadata.calibration, "float32": mixed.layers})
-                session, report = _opened(detector, made, scratch, images, metadata)
-                report.accuracy = {**mixed.accuracy, "float32": mixed.layers}
+    if metadata.precision == Precision.FLOAT32.value:
+        return made, metadata, session.output_names, report
+    measure, metric = (accuracy, AVERAGE_PRECISION) if accuracy else (_agreement(detector, images), AGREEMENT)
+    before = measure(_detect_function(detector))
+    report.accuracy = compared_accuracy(before, measure(ExportedDetector(session).detect), metric)
+    if quantizer is not None and not report.accuracy["passed"] and before > 0:
+        mixed = precise_enough(
+            quantizer,
+            made,
+            before,
+            lambda model: measure(ExportedDetector(_saved(kind, model, scratch, metadata)[0]).detect),
+        )
+        if mixed is not None:
+            made = mixed.model
+            metadata = replace(metadata, calibration={**metadata.calibration, "float32": mixed.layers})
+            session, report = _opened(detector, made, scratch, images, metadata)
+            report.accuracy = {**mixed.accuracy, "float32": mixed.layers}
     return made, metadata, session.output_names, report
+
+
+def _detect_function(detector: Detector) -> DetectFunction:
+    return lambda pictures: [detections.arrays() for detections in detector.detect(pictures)]
+
+
+def _agreement(detector: Detector, images: Pictures) -> Accuracy:
+    return measure_agreement(_detect_function(detector), images)
 
 
 def _saved(kind: _Kind, model: Any, scratch: Path, metadata: Metadata) -> tuple[Session, ExportFile]:
     """Write a model and open it."""
     kind.save(model, metadata, scratch)
     file = read_checked(scratch)
-    return kind.session(file), file
+    return with_fixed_shape(kind.session(file)), file
 
 
 def _opened(
@@ -420,7 +478,8 @@ def verify(
         ExportError: If the file was exported from another detector, is damaged or modified.
     """
     kind, file = _find_kind(path), read_checked(path, allow_edited=allow_edited)
-    session = kind.session(file)
+    session = with_fixed_shape(kind.session(file))
+    images = resized(images, session.metadata.image_size)
     with evaluation_mode(detector):
         if session.metadata.weights_sha256 != weights_sha256(detector):
             raise ExportError(f"{path} was exported from a detector with other weights")

@@ -10,6 +10,7 @@ channels), P keypoints, h w mask.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -132,6 +133,8 @@ def detection_program(
     *,
     with_inputs: bool = False,
     dtype: torch.dtype = torch.uint8,
+    batch: int = 0,
+    image_size: Sequence[int] = (),
 ) -> torch.export.ExportedProgram:
     """Return a whole detector as a program from pictures [B, H, W, C] to `DetectionGraph`'s outputs.
 
@@ -142,6 +145,8 @@ def detection_program(
         times: The multiple of suppression's usual number of candidates.
         with_inputs: Whether to include the network's input in the outputs.
         dtype: Of the pictures: uint8 or float32, both in 0..255.
+        batch: How many pictures the program takes; 0 for any number.
+        image_size: The pictures' (height, width); empty for any.
 
     Raises:
         ExportError: If the detector cannot be exported.
@@ -153,14 +158,14 @@ def detection_program(
             raise ExportError("image_resizer: inputs can have any size, which a graph cannot represent")
         # Into buffers, which the graph carries; it would lay them at each call otherwise.
         detector.network.lay_anchors(resizer.output_size, resizer.channels)
-        example = torch.zeros(*_EXAMPLE, detector.image_channels, dtype=dtype)
-        dims = {
-            0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH),
-            1: torch.export.Dim("height", min=1, max=LARGEST_SIDE),
-            2: torch.export.Dim("width", min=1, max=LARGEST_SIDE),
-        }
+        sizes = (batch or _EXAMPLE[0], *(image_size or _EXAMPLE[1:]))
+        example = torch.zeros(*sizes, detector.image_channels, dtype=dtype)
+        dims = {} if batch else {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}
+        if not image_size:
+            dims[1] = torch.export.Dim("height", min=1, max=LARGEST_SIDE)
+            dims[2] = torch.export.Dim("width", min=1, max=LARGEST_SIDE)
         with torch.no_grad(), quiet():
-            program = torch.export.export(graph.eval(), (example,), dynamic_shapes=(dims,), strict=False)
+            program = torch.export.export(graph.eval(), (example,), dynamic_shapes=(dims or None,), strict=False)
             table = decompositions(times) if suppression == "padded" else pair_decompositions(times)
             plain: torch.export.ExportedProgram = program.run_decompositions(table)
         return plain

@@ -32,8 +32,9 @@ from boxwright.types import DetectFunction
 # From a detect function to its average precision.
 Accuracy = Callable[[DetectFunction], float]
 ALLOWED_DROP = 0.01
+AGREEMENT = "agreement with the detector"
 _MOST_SAMPLES = 1000
-_METRIC = "DetectionBoxes_Precision/mAP"
+AVERAGE_PRECISION = "DetectionBoxes_Precision/mAP"
 
 
 def average_precision(dataset: Dataset) -> Accuracy:
@@ -45,24 +46,31 @@ def average_precision(dataset: Dataset) -> Accuracy:
             sample = dataset[number]
             (detections,) = find([sample.image])
             metrics.add(sample, detections)
-        return metrics.compute().values[_METRIC]
+        return metrics.compute().values[AVERAGE_PRECISION]
 
     return measure
 
 
-def compared_accuracy(before: float, after: float) -> dict[str, Any]:
-    """Return the average precisions of a detector and its export, the drop, and whether it passes."""
+def compared_accuracy(before: float, after: float, metric: str = AVERAGE_PRECISION) -> dict[str, Any]:
+    """Return the accuracies of a detector and its export, the drop, and whether it passes.
+
+    Args:
+        before: The detector's average precision, or its agreement with itself.
+        after: The export's.
+        metric: What was measured.
+    """
     drop = before - after
     # A detector that finds nothing loses nothing, which would prove nothing.
     passed = drop <= ALLOWED_DROP and before > 0
+    name = "AP" if metric == AVERAGE_PRECISION else metric
     return {
-        "metric": _METRIC,
+        "metric": metric,
         "detector": before,
         "export": after,
         "drop": drop,
         "allowed": ALLOWED_DROP,
         "passed": passed,
-        "problem": "" if passed else f"AP fell from {before:.4f} to {after:.4f} (allowed: {ALLOWED_DROP:g})",
+        "problem": "" if passed else f"{name} fell from {before:.4f} to {after:.4f} (allowed: {ALLOWED_DROP:g})",
     }
 
 

@@ -1,4 +1,4 @@
-"""Converting a program to one ONNX file (opset 20), and that to OpenVINO's .xml and .bin, in the detector's precision.
+"""Converting a program to one ONNX file, and that to OpenVINO's .xml and .bin, in the detector's precision.
 
 Dimensions: B batch, n candidates, K classes, m kept pairs.
 """
@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from boxwright.base.errors import OutputError, first_line
+from boxwright.base.errors import ExportError, OutputError, first_line
 from boxwright.base.files import shown, write_whole
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import INPUT, PREPROCESSED
+from boxwright.exporters.settings import OPSET
 from boxwright.runtime.metadata import KEY, Metadata, seal
 from boxwright.runtime.optional import require_library
 
@@ -43,16 +44,19 @@ def save_openvino(model: Any, metadata: Metadata, path: Path) -> None:
     write_whole(path, sealed)
 
 
-OPSET = 20
 _SIDES = ("batch", "height", "width")
 
 
-def onnx_model(program: torch.export.ExportedProgram) -> Any:
+def onnx_model(program: torch.export.ExportedProgram, opset: int = OPSET) -> Any:
     """Return a program as an `onnx.ModelProto`, without the exporter's notes about source files.
 
     Args:
         program: From `detection_program`, with the network's input as an output; here it keeps its name, but is no
             output.
+        opset: The version of ONNX's operators.
+
+    Raises:
+        ExportError: If PyTorch cannot write the program in that version.
     """
     onnx = require_library("onnx", "onnx")
     require_library("onnxscript", "onnx")
@@ -61,7 +65,7 @@ def onnx_model(program: torch.export.ExportedProgram) -> Any:
         exported = torch.onnx.export(
             program,
             dynamo=True,
-            opset_version=OPSET,
+            opset_version=opset,
             verbose=False,
             input_names=[INPUT],
             output_names=names,
@@ -72,6 +76,10 @@ def onnx_model(program: torch.export.ExportedProgram) -> Any:
         raise RuntimeError("torch.onnx.export returned nothing")
     _tidy(model, [name for name in names if name != PREPROCESSED])
     onnx.checker.check_model(model)
+    # PyTorch leaves a graph in another version, without an error, where it cannot convert an operator.
+    written = next(entry.version for entry in model.opset_import if entry.domain == "")
+    if written != opset:
+        raise ExportError(f"--opset {opset}: an operator cannot be converted to it; PyTorch wrote opset {written}")
     return model
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+_FIXED = "--batch 1 --image_size 640x480"
 _TENSORRT = (
-    "TensorRT builds engines for one GPU: export to .onnx, then trtexec --onnx=detector.onnx "
-    "--saveEngine=detector.engine; with ONNX Runtime the provider does it by itself: predict --device tensorrt"
+    f"TensorRT builds an engine for one GPU: export to .onnx with --nms padded {_FIXED}, then trtexec "
+    "--onnx=detector.onnx --saveEngine=detector.engine, or let ONNX Runtime build it: predict --device tensorrt; "
+    "neither was tried here"
 )
 _CORE_ML = (
-    "Core ML's files are written by coremltools on a Mac: export to .pt2, then "
+    f"Core ML's files are written by coremltools: export to .pt2 with {_FIXED}, then "
     'coremltools.convert(torch.export.load("detector.pt2")); it was not tried here'
 )
 _TORCHSCRIPT = "TorchScript is deprecated; .pt2 is PyTorch's own format, which C++ and Python open"
-_NCNN = "ncnn converts other files: export to .onnx with --nms none, then pnnx detector.onnx; it was not tried here"
+_NCNN = (
+    f"ncnn's pnnx converts other files: export to .onnx with --nms none {_FIXED}, then pnnx detector.onnx; it was not "
+    "tried here"
+)
 _SAVED_MODEL = (
     "a SavedModel or a frozen graph needs TensorFlow to write; .onnx has the same names, and `boxwright serve` speaks "
     "TensorFlow Serving's protocol"

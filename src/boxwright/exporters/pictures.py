@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from boxwright.base.errors import DataError
 
@@ -15,6 +16,17 @@ Pictures = Sequence[Picture]
 DEFAULT_COUNT = 32
 _LEAST_SIZES = 3
 _CROPPED = 6
+
+
+def resized(pictures: Pictures, size: Sequence[int]) -> Pictures:
+    """Return pictures uint8 [H, W, C] resized to one (height, width); unchanged if `size` is empty."""
+    if not size:
+        return pictures
+    width_height = (size[1], size[0])
+    return [
+        np.stack([np.asarray(Image.fromarray(channel).resize(width_height)) for channel in np.moveaxis(one, 2, 0)], 2)
+        for one in pictures
+    ]
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -173,17 +173,14 @@ class ReconnectingSource:
     """
 
     source: VideoSource | CameraSource
+    # What has no end is watched as it happens, and Ctrl-C ends it.
+    live = True
     moving = True
 
     @property
     def name(self) -> str:
         """The name in results."""
         return self.source.name
-
-    @property
-    def live(self) -> bool:
-        """Whether pictures arrive in real time."""
-        return self.source.live
 
     def count(self) -> int | None:
         """Return None: unknown."""

@@ -24,6 +24,7 @@ from boxwright.types.detections import SECOND_STAGE, Array, Detections
 from boxwright.types.pixels import ValueRange, check_scale, to_hwc, to_levels
 
 Images = Sequence[NDArray[np.uint8] | Image.Image]
+_RAW = "raw_detection_boxes"
 _NEEDED = ("num_detections", "detection_boxes", "detection_scores", "detection_classes")
 
 
@@ -79,6 +80,8 @@ class ExportedDetector:
 def checked_outputs(outputs: dict[str, NDArray[np.float32]], batch: int) -> dict[str, NDArray[np.float32]]:
     """Return a session's outputs; ExportError unless their shapes and counts are those of a detector."""
     missing = [name for name in _NEEDED if name not in outputs]
+    if missing and _RAW in outputs:
+        raise ExportError("the export ends before suppression (--nms none): it has raw boxes and scores, no detections")
     if missing:
         raise ExportError(f"the export has no output {missing[0]!r}: it is not a detector")
     capacities = {outputs[name].shape[1:2] for name in _NEEDED if name != "num_detections"}

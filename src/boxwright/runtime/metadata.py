@@ -56,6 +56,7 @@ def compute_digest(parts: Sequence[bytes]) -> str:
 KEY = "boxwright"
 SCHEMA = 1
 _COLORS = 3
+_LARGEST_FIXED = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,22 @@ class Metadata:
         """The value that is white in pictures that are not of 8 bits, as in the data of the training; 0 if unstated."""
         level = self.input.get("white_level", 0.0)
         return float(level) if isinstance(level, int | float) and level > 0 else 0.0
+
+    @property
+    def batch(self) -> int:
+        """How many pictures the file takes at a time; 0 for any number."""
+        return self._fixed("batch")
+
+    @property
+    def image_size(self) -> tuple[int, ...]:
+        """The (height, width) of the pictures that the file takes; empty for any."""
+        sides = (self._fixed("height"), self._fixed("width"))
+        return sides if all(sides) else ()
+
+    def _fixed(self, side: str) -> int:
+        shape = self.input.get("fixed")
+        value = shape.get(side) if isinstance(shape, dict) else None
+        return value if isinstance(value, int) and 0 < value <= _LARGEST_FIXED else 0
 
     def classes(self) -> Categories | None:
         """Return the classes, if known."""

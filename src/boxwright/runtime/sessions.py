@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import ExportError, translated
+from boxwright.base.errors import DataError, ExportError, translated
 from boxwright.base.files import shown
 from boxwright.base.threads import runtime_threads
 from boxwright.runtime.devices import CPU, is_cpu, onnx_providers, openvino_device, require_cpu, require_provider
@@ -173,6 +173,43 @@ class OpenVinoSession:
             return {name: np.array(outputs[name]) for name in names or self.output_names}
 
 
+class FixedShapeSession:
+    """A file that takes a fixed number of pictures at a time, or pictures of one size."""
+
+    def __init__(self, session: Session) -> None:
+        """Wrap an opened file."""
+        self.session = session
+        self.metadata = session.metadata
+        self.output_names = session.output_names
+
+    def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
+        """Return the named outputs, or all, for any number of pictures uint8 [B, H, W, 3].
+
+        Raises:
+            DataError: If the pictures have another size than the file takes.
+        """
+        size, batch = self.metadata.image_size, self.metadata.batch or len(images)
+        if size and images.shape[1:3] != size:
+            raise DataError(
+                f"the exported file takes pictures of {size[1]}x{size[0]} pixels alone, found {images.shape[2]}x"
+                f"{images.shape[1]}; resize them, or export without --image_size"
+            )
+        outputs = []
+        for start in range(0, len(images), batch):
+            part = images[start : start + batch]
+            # The last picture fills up the batch, and what it gives is dropped.
+            missing = np.repeat(part[-1:], batch - len(part), axis=0)
+            given = self.session.run(np.concatenate([part, missing]), names)
+            outputs.append({name: value[: len(part)] for name, value in given.items()})
+        return {name: np.concatenate([part[name] for part in outputs]) for name in outputs[0]}
+
+
+def with_fixed_shape(session: Session) -> Session:
+    """Return a session for any number of pictures, also if its file takes a fixed number."""
+    fixed = session.metadata.batch or session.metadata.image_size
+    return FixedShapeSession(session) if fixed else session
+
+
 def _litert(file: ExportFile, threads: int, device: str) -> LitertSession:
     require_cpu(device, "LiteRT")
     return LitertSession(file, threads)
@@ -199,7 +236,7 @@ def open_bytes(file: ExportFile, threads: int = 0, device: str = CPU) -> Session
     """
     if file.suffix.lower() not in _SESSIONS:
         raise ExportError(f"{file.name}: expected {' or '.join(RUNTIMES)}")
-    return _SESSIONS[file.suffix.lower()](file, threads, device)
+    return with_fixed_shape(_SESSIONS[file.suffix.lower()](file, threads, device))
 
 
 def open_session(path: str | Path, threads: int = 0, device: str = CPU, *, allow_edited: bool = False) -> Session:

@@ -27,7 +27,7 @@ from boxwright.base.worker_pools import child_environment, limit_memory, module_
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.optional import require_library
 
-_PICTURE = (1, 63, 85)
+_PICTURE = (63, 85)
 _ANSWER = "boxwright-trial:"
 _POLL_S = 0.05
 _LIBRARIES = {
@@ -106,7 +106,8 @@ def _tried(file: ExportFile, opener: str) -> str:
     """Open and run a file; return what is wrong with it, or an empty string."""
     try:
         session: Any = import_module(opener).open_bytes(file, 1)
-        shape = (*_PICTURE, session.metadata.image_channels)
+        size = session.metadata.image_size or _PICTURE
+        shape = (1, *size, session.metadata.image_channels)
         session.run(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
     except BoxwrightError as error:
         said = str(error)

@@ -39,4 +39,4 @@ def open_bytes(file: ExportFile, threads: int = 0, device: str = CPU) -> Session
     require_cpu(device, "a PyTorch program")
     from boxwright.weights.pt2_archive import Pt2Session
 
-    return Pt2Session(file)
+    return sessions.with_fixed_shape(Pt2Session(file))

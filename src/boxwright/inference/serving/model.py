@@ -88,6 +88,10 @@ class ServedModel:
             )
         if "num_detections" not in session.output_names:
             raise ExportError(f"{self.path} ends before suppression (--nms none); it is not served")
+        if session.metadata.image_size:
+            raise ExportError(
+                f"{self.path} takes pictures of one size (--image_size), clients send any; it is not served"
+            )
         probe = checked_outputs(session.run(np.zeros((1, *_WARM_UP), np.uint8)), 1)
 
         limits = self._limits(session.metadata)

@@ -159,8 +159,8 @@ def check_counts(records: Sequence[Record], max_number_of_boxes: int | None) -> 
             "a detector learns only background from them: check that no annotations were lost, or remove most of them",
         )
     else:
-        some = f"{empty} of {len(numbers)} images have no objects" if empty else "every image has objects"
-        yield Finding("empty_images", "fine", some)
+        counted = f"{empty} of {len(numbers)} images have no objects" if empty else "every image has objects"
+        yield Finding("empty_images", "fine", counted)
     if max_number_of_boxes is None:
         return
     above = [record.name for record in records if len(record.boxes) > max_number_of_boxes]
