@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import boxwright as bw
+from boxwright.cli.console import console
 from boxwright.data.convert import write_yolo
 from tests.api.models import DATA, small_run
 
@@ -39,13 +40,15 @@ def examples(module: ModuleType) -> list[doctest.DocTest]:
 @pytest.mark.usefixtures("work")
 @pytest.mark.filterwarnings("ignore:masks are dropped")
 @pytest.mark.parametrize("name", MODULES)
-def test_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module(name)
     tests = examples(module)
     assert sum(len(test.examples) for test in tests) == MODULES[name]
     for test in tests:
         if name == "boxwright.api.train":  # the run of the example is a new one
             shutil.rmtree("model")
+        # What training prints is for people, and differs.
+        monkeypatch.setattr(console, "quiet", True)
         failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
         assert not failed, capsys.readouterr().out
 

@@ -92,7 +92,7 @@ NEED_PYTORCH = {
     "evaluation": {"network", "watch"},
     "pipeline": {"augmentation", "detector", "optimizer", "training"},
     "report": {
-        "compare", "content", "data_report", "events", "explained", "factors", "pictures", "write",
+        "compare", "content", "data_report", "events", "explained", "factors", "monitor", "pictures", "verdict", "write",
     },
     "types": {"context_features", "masks", "packing", "padded_detections", "predictions", "targets"},
     "weights": {"tensorflow.variables"},

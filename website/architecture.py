@@ -32,6 +32,7 @@ SHOWN = {
     "srn.md": ("srn_resnet50_wider_face",),
     "align_det.md": ("align_det_resnet101_coco",),
     "d_fine.md": ("d_fine_n_coco",),
+    "rf_detr.md": ("rf_detr_nano_coco",),
 }
 _INPUT = "picture"
 _MOST_SHAPES, _IN_A_LINE = 8, 4

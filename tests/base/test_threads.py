@@ -97,7 +97,7 @@ import os, sys
 from boxwright.base import threads
 threads._visible_cpus, threads.cpu_quota = lambda: 4, lambda: 1
 from boxwright.cli import main
-main.app = lambda args: None
+main.app = lambda args, prog_name: None
 main.main()
 print("torch" in sys.modules, *(os.environ.get(name, "-") for name in {VARIABLES}))
 """

@@ -18,7 +18,7 @@ from PIL import Image
 
 import boxwright as bw
 from boxwright.base.drawing import contact_sheet, draw_boxes, side_by_side
-from boxwright.base.errors import DataError, OutputError
+from boxwright.base.errors import BoxwrightError, DataError, OutputError
 from boxwright.base.files import MARKER
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco, write_tfrecords, write_voc
@@ -188,12 +188,15 @@ def test_every_failure_of_a_reader_is_a_data_error() -> None:
         ValueError("odd"),
         TypeError(),
         KeyError("x"),
-        MemoryError(),
         RecursionError(),
         OSError(5, "I/O error"),
     ):
         with pytest.raises(DataError, match="file: record 3"), reading("file: record 3"):
             raise error
+    # The data are not at fault where memory is short.
+    with pytest.raises(BoxwrightError, match="file: record 3: not enough memory") as short, reading("file: record 3"):
+        raise MemoryError
+    assert not isinstance(short.value, DataError)
     for passes in (KeyboardInterrupt, SystemExit):
         with pytest.raises(passes), reading("x"):
             raise passes

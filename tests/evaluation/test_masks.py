@@ -154,7 +154,7 @@ class FindsTruth:
 
     def train(self, mode: bool = True) -> None: ...
 
-    def detect_runs(self, images: Any, losses: Any, context: Any = None) -> Any:
+    def detect_runs(self, images: Any, losses: Any, scale: Any = None, context: Any = None) -> Any:
         for image in images:
             sample = self.dataset[self.next]
             self.next += 1

@@ -88,6 +88,11 @@ def run(*arguments: object) -> str:
     return result.output
 
 
+def has_average_precision(output: str) -> bool:
+    """Return whether average precision is printed, before what comes next."""
+    return output.strip().splitlines()[-2].startswith("AP ")
+
+
 def test_train_go_on_evaluate_predict(center_net_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     # Of few layers, and a part of the images is evaluated.
     text = center_net_config.read_text()
@@ -100,12 +105,7 @@ def test_train_go_on_evaluate_predict(center_net_config: Path, shapes_data: Path
     assert "resuming from" in run("train", *shared, "--num_train_steps", 3, "--no-evaluate")
     log = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     assert {"Loss/object_center", "Loss/box/scale", "Loss/box/offset", "Loss/total_loss"} <= set(log[-1])
-    assert (
-        run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "e", *some)
-        .strip()
-        .splitlines()[-1]
-        .startswith("AP ")
-    )
+    assert has_average_precision(run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "e", *some))
     image = next((shapes_data / "voc" / "JPEGImages").glob("*.jpg"))
     predict = ("predict", image, "--model_dir", model_dir, "--min_score", 0, "--out")
     for number, more in enumerate(((), ("--tile", 48), ("--multi_scale", "refinedet320-voc"))):
@@ -113,7 +113,7 @@ def test_train_go_on_evaluate_predict(center_net_config: Path, shapes_data: Path
         assert json.loads((tmp_path / f"p{number}" / "detections.json").read_text())
     scales = ("--multi_scale", "refinedet320-voc")
     evaluated = run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "s", *scales, *some)
-    assert evaluated.strip().splitlines()[-1].startswith("AP ")
+    assert has_average_precision(evaluated)
 
 
 @pytest.mark.slow

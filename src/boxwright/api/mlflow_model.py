@@ -167,7 +167,11 @@ class _Detector:
             DataError: For another table, or an image that cannot be read.
         """
         least = float((params or {}).get("min_score", _LEAST_SCORE))
-        found = [result.to_pandas() for result in self.model.stream(_pictures(table), min_score=least)]
+        found = []
+        for result in self.model.stream(_pictures(table), min_score=least):
+            if result.error:
+                raise DataError(result.error)
+            found.append(result.to_pandas())
         for number, objects in enumerate(found):
             objects.insert(0, _IMAGE, number)
         if not found:

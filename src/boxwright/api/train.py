@@ -204,7 +204,7 @@ def is_data(source: str | Path) -> bool:
     path = Path(source)
     if referred(source) is not None or path.suffix in (".config", ".pbtxt"):
         return False
-    if is_folder(path) or is_record_file(path) or path.suffix == ".csv":
+    if (str(source) and is_folder(path)) or is_record_file(path) or path.suffix == ".csv":
         return True
     if path.suffix in (".yaml", ".yml", ".json", ".xml") and is_file(path):
         return is_data_file(path)

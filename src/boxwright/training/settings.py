@@ -131,7 +131,7 @@ class RunSettings:
     )
     accept_changes: bool = setting(
         False,
-        "Resume although the configuration changes what the weights were trained for: input size, anchors, …",
+        "Resume although the configuration changes what the weights were trained for, such as input size and anchors.",
         _SAFETY,
     )
     summarize_every_n: int = 100
