@@ -134,3 +134,21 @@ def test_what_can_be_quiet() -> None:
     quiet = {words for words in ALL if words and "--quiet" in options(*words)}
     assert {("train",), ("predict",), ("export",), ("weights", "fetch"), ("context", "build")} <= quiet
     assert {words[0] for words in quiet} == set(COMMANDS) - {"models", "replay", "config"}
+
+
+def test_quiet_leaves_warnings_and_errors() -> None:
+    import logging
+
+    from boxwright.cli.console import LogLines, console, errors, print_problems_only, reset_output
+
+    print_problems_only(True)
+    try:
+        with errors.capture() as problems, console.capture() as printed:
+            console.print("metrics")
+            for level, text in ((logging.INFO, "saved"), (logging.WARNING, "lost")):
+                LogLines().emit(logging.LogRecord("boxwright", level, "", 0, text, None, None))
+    finally:
+        reset_output()
+    assert problems.get() == "warning: lost\n"
+    assert printed.get() == ""
+    assert not console.quiet

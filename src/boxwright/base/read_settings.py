@@ -10,7 +10,7 @@ from boxwright.base.settings import setting
 
 # If a larger share of boxes or of pictures falls away, the data are not what they seem.
 MOST_LOST = 0.05
-LOST = "the largest share of boxes, or of pictures, that may be unusable; at more, it stops before anything is written."
+LOST = "the fraction of boxes or of pictures that may be unusable; beyond it, nothing is written."
 
 PATHS_OUTSIDE = "let annotations name files outside their folder, as a data.yaml with `path: ../data` does."
 IGNORE_EXIF = (

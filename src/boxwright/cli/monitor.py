@@ -17,9 +17,7 @@ from boxwright.cli.serving import Access, require_server, run_app
 
 
 def monitor_command(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run's folder, of a training that goes on or has ended.")
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder; its training may still be going on.")],
     port: Annotated[int, typer.Option("--port", help="The port; 0 for any free one.", min=0, max=65535)] = 0,
     host: Annotated[
         str, typer.Option("--host", help="The address to listen on; one that others can reach needs --api_key_file.")

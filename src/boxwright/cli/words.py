@@ -24,7 +24,9 @@ class FieldOptions:
 
     epochs: float | None = setting(None, "Passes over the training data; sets train_config.num_steps.", _PANEL, 0)
     stretch_schedule: bool = setting(
-        False, "End the learning rate's decay, and all that counts steps, with the run, also as you set it.", _PANEL
+        False,
+        "Stretch the learning rate schedule, and all else that counts steps, to the run's length, even where you set it.",
+        _PANEL,
     )
     minutes: float | None = setting(
         None, "With DATA: train for about this long on this machine; steps are timed first.", _PANEL, 0

@@ -81,16 +81,16 @@ class RunSettings:
     evaluate_every_n: int = setting(0, "Steps between evaluations; 0 for one at each checkpoint.", _EVALUATION, 0)
     best_metric: str = setting(
         "",
-        "By which best.pt is chosen, as DetectionBoxes_Precision/mAP@.50IOU or Loss/total_loss; without, the first.",
+        "Metric that selects best.pt, as DetectionBoxes_Precision/mAP@.50IOU or Loss/total_loss; default: the first.",
         _EVALUATION,
     )
     patience: int = setting(
-        0, "Stop after so many evaluations in a row without a better best_metric; 0 for never.", _EVALUATION, 0
+        0, "Stop after this many evaluations in a row without a better best_metric; 0 for never.", _EVALUATION, 0
     )
     workers: int = setting(1, "Processes that prepare samples.", _SPEED, 0)
     threads: int = setting(
         0,
-        "Threads that compute on a CPU; 0 for as many as the run began with: OMP_NUM_THREADS, or one a core.",
+        "CPU threads; 0 for as many as the run began with: OMP_NUM_THREADS, or one per core.",
         _SPEED,
         0,
         MOST_THREADS,
@@ -98,22 +98,22 @@ class RunSettings:
     compile: bool = setting(False, "Compile the network, which takes a minute: for long runs.", _SPEED)
     cuda_graphs: bool = setting(
         False,
-        "Compile network and losses (of two stages, the first) into a graph that a GPU replays; inputs of one size.",
+        "Compile network and losses (of two-stage detectors, the first stage) into a CUDA graph; inputs of one size.",
         _SPEED,
     )
     shard: bool = setting(
         False,
-        "Spread weights, gradients, averages and the optimizer over torchrun's processes (FSDP2): less memory in each.",
+        "Shard weights, gradients, averages and optimizer state over torchrun's processes (FSDP2), to save memory.",
         _SPEED,
     )
     recompute: bool = setting(
-        False, "Compute the backbone's maps again in the backward pass: less memory, a fifth more time.", _SPEED
+        False, "Recompute the backbone's feature maps in the backward pass: less memory, a fifth more time.", _SPEED
     )
     tf32: bool = setting(False, "Allow TF32 on a GPU, which rounds the inputs of float32 products to 10 bits.", _SPEED)
     profile: bool = setting(False, "Profile ten steps: print where the time goes, write a trace, stop.", _SPEED)
     device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available.", _SPEED)
     data_timeout: float = setting(
-        600.0, "Seconds without a batch after which workers count as stuck: the run saves and ends.", _SAFETY, 1
+        600.0, "Seconds without a batch after which workers count as stuck: the run saves and stops.", _SAFETY, 1
     )
     skip_bad_records: bool = setting(False, "Skip samples that cannot be read; the log counts and names them.", _SAFETY)
     preflight: bool = setting(
@@ -121,12 +121,12 @@ class RunSettings:
     )
     skip_not_finite: bool = setting(
         False,
-        "Leave out a step whose loss or gradient is not finite, instead of ending; either way it is dumped for replay.",
+        "Skip a step whose loss or gradient is not finite, instead of stopping; either way it is dumped for replay.",
         _SAFETY,
     )
     stop_on_divergence: bool = setting(
         False,
-        "End at a loss over a thousand times the median of the last hundred steps, instead of a warning.",
+        "Stop at a loss over a thousand times the median of the last hundred steps, instead of warning.",
         _SAFETY,
     )
     accept_changes: bool = setting(

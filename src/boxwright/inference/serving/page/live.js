@@ -5,7 +5,7 @@ import { detect } from "./api.js";
 const MOST_SIDE = 1920;
 
 export class Live {
-  // `asked` returns the models and the least score; `shown` is called with each frame and its answers.
+  // `asked` returns the models and the confidence threshold; `shown` is called with each frame and its answers.
   constructor(video, asked, shown, failed) {
     Object.assign(this, { video, asked, shown, failed, turn: 0, kind: "", stale: true });
     this.frame = document.createElement("canvas");
