@@ -53,13 +53,15 @@ def exit_status(end: RunEnd) -> int:
     return 0
 
 
-_HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
+_HANG_UP: signal.Signals | None = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
 def _stop_signals() -> list[signal.Signals]:
     """Return what asks a run to stop: Ctrl-C, SIGTERM, and the end of its terminal unless nohup ignores it."""
-    hangs_up = _HANG_UP is not None and signal.getsignal(_HANG_UP) is not signal.SIG_IGN
-    return [signal.SIGINT, signal.SIGTERM, *([_HANG_UP] if hangs_up else [])]
+    asking = [signal.SIGINT, signal.SIGTERM]
+    if _HANG_UP is not None and signal.getsignal(_HANG_UP) is not signal.SIG_IGN:
+        asking.append(_HANG_UP)
+    return asking
 
 
 @contextmanager
