@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def test_a_torch_device_is_usable() -> None:
 def test_every_settings_class_with_a_device_names_it() -> None:
     modules = [name for _, name, _ in pkgutil.walk_packages(boxwright.__path__, "boxwright.") if "settings" in name]
     modules += ["boxwright.training.autoconfig.choices", "boxwright.cli.doctor"]
-    kinds = {
+    kinds: set[Any] = {
         kind
         for name in modules
         for kind in vars(importlib.import_module(name)).values()
@@ -58,4 +59,4 @@ def test_every_settings_class_with_a_device_names_it() -> None:
     }
     assert len(kinds) >= 8
     for kind in kinds:
-        assert kind(device=1).device == "cuda:1", kind
+        assert vars(kind(device=1))["device"] == "cuda:1", kind

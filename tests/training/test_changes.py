@@ -144,7 +144,7 @@ def test_only_a_terminal_is_asked(
 
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: at_terminal))
     monkeypatch.setattr(train, "console", Console(force_terminal=True, file=io.StringIO()))
-    monkeypatch.setattr(train.typer, "confirm", confirm)
+    monkeypatch.setattr("typer.confirm", confirm)
     other, same = bw.load_config(begun, [f"{SIZE}=128"]), bw.load_config(begun)
     model_dir = begun.parent / "model"
     assert train._ask_about_changes(other, model_dir, NO_EVALUATION).accept_changes is accepted

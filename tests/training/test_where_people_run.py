@@ -186,7 +186,7 @@ def test_tensorboard_that_cannot_be_imported_costs_its_events_alone(
     said: list[str] = []
     for name in [name for name in sys.modules if name.startswith("tensorboard.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, absent, None)  # type: ignore[arg-type]  # as Python allows
+    monkeypatch.setitem(sys.modules, absent, None)
     monkeypatch.setattr(Silent, "message", lambda self, text: said.append(text))
     config = bw.load_config(small_config, ["train_config.num_steps=1"])
     run = bw.train(config, tmp_path / "m", workers=0, evaluate=False, preflight=False, listeners={"heard": Silent()})
