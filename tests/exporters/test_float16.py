@@ -115,7 +115,7 @@ def test_weights_beyond_float16_and_transposed_ones() -> None:
     large = {**CONSTANTS, "w2": np.full((4, 4, 1, 1), 7e4, np.float32), "turned": CONSTANTS["linear"].T.copy()}
     nodes = [
         helper.make_node("Transpose", ["turned"], ["linear_t"], perm=[1, 0]),
-        *NODES[:11],
+        *NODES[:12],
         helper.make_node("MatMul", ["rows4", "linear_t"], ["boxes"]),
     ]
     converted = to_float16(graph(nodes, large, ["scores", "boxes"]))
