@@ -99,7 +99,10 @@ command.main()
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGUSR1, 128 + signal.SIGUSR1)],
+)
 def test_a_signal_that_comes_in_a_destructor_is_not_lost(number: signal.Signals, status: int) -> None:
     """Python drops an exception there, with a traceback on the terminal, and goes on."""
     with subprocess.Popen(

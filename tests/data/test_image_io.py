@@ -12,7 +12,7 @@ from PIL import Image
 
 import boxwright as bw
 from boxwright.api.pictures import iterate_pictures
-from boxwright.base.errors import DataError
+from boxwright.base.errors import BoxwrightError, DataError
 from boxwright.data.image_io import (
     ImageHeader,
     decode_image,
@@ -22,6 +22,7 @@ from boxwright.data.image_io import (
     read_header,
     read_image,
 )
+from boxwright.data.reading import reading
 from boxwright.inference.sources import ArraySource, find_sources
 
 RAMP = (np.arange(6 * 8).reshape(6, 8) * 5).astype(np.uint8)
@@ -213,3 +214,38 @@ def test_they_are_pictures_for_a_model(tmp_path: Path) -> None:
         next(iterate_pictures(tmp_path / "five.npy"))
     with pytest.raises(bw.DataError, match=r"the detector takes images of 5 channels: an array \[height, width, 5\]"):
         next(iterate_pictures(b"bytes", channels=5))
+
+
+@pytest.mark.parametrize(
+    "problem", [MemoryError(), ValueError("Insufficient memory (case 4)"), OSError("out of memory")]
+)
+def test_short_memory_is_no_damage(problem: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--skip_bad_records would leave out good images; what reads samples names it, in an error of its own."""
+
+    def fail(_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("boxwright.data.image_io.to_rgb", fail)
+    png = encode_png(np.zeros((4, 4, 3), np.uint8))
+    with pytest.raises(MemoryError, match=r"^a\.png: not enough memory to decode the image$"):
+        decode_image(png, "a.png")
+    with pytest.raises(BoxwrightError, match="^set: sample 3: not enough memory") as refused, reading("set: sample 3"):
+        decode_image(png, "a.png")
+    assert not isinstance(refused.value, DataError)
+
+
+def test_an_error_without_a_text_names_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("boxwright.data.image_io.to_rgb", fail)
+    with pytest.raises(DataError, match="the image cannot be decoded: KeyError$"):
+        decode_image(encode_png(np.zeros((4, 4, 3), np.uint8)), "a.png")
+
+
+def test_a_gray_array_is_drawn_like_a_gray_image(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.full((4, 5, 1), 7, np.uint8))
+    (source,) = find_sources([str(tmp_path / "a.npy")])
+    (frame,) = source.frames()
+    assert frame.image.shape == (4, 5, 3)
+    assert (frame.image == 7).all()

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 
 from boxwright.base.errors import ConfigError
-from boxwright.inference.serving.guard import Browsers, BudgetedResponse, MemoryBudget, MemoryReservation, answer_bytes
+from boxwright.inference import serving
+from boxwright.inference.serving.guard import (
+    Browsers,
+    BudgetedResponse,
+    Counters,
+    Guard,
+    MemoryBudget,
+    MemoryReservation,
+    answer_bytes,
+)
 from boxwright.inference.serving.requests import BadRequest
 
 
@@ -125,3 +138,35 @@ def test_names_that_are_allowed() -> None:
 @pytest.mark.parametrize("host", ["[", "a b", "[::1", "a:b", "http://a", "a/b", "a@b", "ä", "a:1234567"])
 def test_what_is_no_host(host: str) -> None:
     assert refused(host=host) == 400
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ("Bearer key", 200),
+        ("bearer key", 200),
+        ("BEARER   key", 200),
+        ("Bearer", 401),
+        ("Bearer key2", 401),
+        ("Basic key", 401),
+        ("key", 401),
+        ("", 401),
+    ],
+)
+def test_the_key_comes_in_any_spelling_of_its_scheme(given: str, status: int) -> None:
+    """HTTP's schemes have no case (RFC 9110, section 11.1)."""
+    guarded = Guard(PlainTextResponse("here"), Counters(), Browsers("127.0.0.1"), "key")  # type: ignore[arg-type]
+    headers = {"Authorization": given} if given else {}
+    assert TestClient(guarded).get("/models", headers=headers).status_code == status
+
+
+def test_the_server_fetches_nothing() -> None:
+    """A request could otherwise make it ask addresses that only it reaches: no module of it opens connections."""
+    folder = Path(serving.__file__).parent
+    fetching = re.compile(
+        r"(from|import) (urllib|http\.client|httpx|requests\b|aiohttp|boxwright\.inference\.(fetch|sources|video|stores))"
+        r"|create_connection|open_connection"
+    )
+    modules = {path.name: path.read_text("utf-8") for path in folder.glob("*.py")}
+    assert len(modules) > 10
+    assert [name for name, text in modules.items() if fetching.search(text)] == []

@@ -1,9 +1,10 @@
-"""The end of a server loses no request: counted at clients that keep their connections, and behind nginx."""
+"""The end of a server loses no request, counted at clients that keep their connections, and behind nginx; refusals."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import shutil
 import signal
 import socket
@@ -15,9 +16,11 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 
 from boxwright.cli.serving import listening_socket
+from boxwright.inference.serving.guard import error_response
+from boxwright.inference.serving.requests import BadRequest, read_body
 from boxwright.inference.serving.server import Server
 from boxwright.inference.serving.settings import ServerSettings
 from tests.inference.serving.running import served_by_command
@@ -30,9 +33,17 @@ def running(port: int = 0) -> Iterator[tuple[Server, int]]:
     """Run a server with an application that answers each request with its body; ended at the latest at the end."""
     app = FastAPI()
 
+    def hold(_: int) -> None:
+        """Hold memory, of which there is enough."""
+
     @app.post("/")
-    async def echo(request: Request) -> str:
-        return (await request.body()).decode()
+    async def echo(request: Request) -> Response:
+        length = request.headers.get("content-length", "")
+        try:
+            body = await read_body(request.stream(), length, ServerSettings(), time.monotonic() + 60, hold)
+        except BadRequest as error:
+            return error_response(error.status, error.reason)
+        return Response(json.dumps(body.decode()))
 
     listening = listening_socket("127.0.0.1", port)
     listening.listen(512)
@@ -70,6 +81,35 @@ class Client(threading.Thread):
             self.was_told = answer.will_close
             if self.answered == 10:
                 self.enough.set()
+
+
+def ask(port: int, request: bytes) -> bytes:
+    """Return all that comes back until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer", "reason"),
+    [
+        # None of the body is sent, as nobody says 100 Continue.
+        (
+            b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 99999999999\r\n"
+            b"Connection: close\r\n\r\n",
+            b"HTTP/1.1 413 ",
+            "the request is larger than 20 MiB",
+        ),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 20_000, b"HTTP/1.1 431 ", "the request head is larger than 16 KiB"),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", b"HTTP/1.1 400 ", "this is no HTTP request"),
+    ],
+    ids=["body", "head", "malformed"],
+)
+def test_what_is_too_large_is_refused_at_once(request_: bytes, answer: bytes, reason: str) -> None:
+    with running() as (_, port):
+        found = ask(port, request_)
+    assert found.startswith(answer), found
+    assert json.loads(found.partition(b"\r\n\r\n")[2]) == {"error": reason}
 
 
 def test_no_client_that_keeps_its_connection_loses_a_request() -> None:
