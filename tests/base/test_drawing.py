@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boxwright.base.drawing import Color, draw_boxes, label_color, text_color
+from boxwright.base.drawing import Color, draw_boxes, label_color, side_by_side, text_color
 
 BACKGROUND = 128
 FAR = 90  # a label whose color is far from gray
@@ -120,6 +120,17 @@ def test_letters_and_lines_grow_with_the_picture() -> None:
     assert heights[0] < heights[1] < heights[2]
     assert heights[2] / heights[1] == pytest.approx(2, abs=0.3)
     assert widths == [1, 3, 5]
+
+
+def test_titles_grow_with_the_pictures() -> None:
+    heights = []
+    for side in (200, 640, 1280):
+        sheet = side_by_side(gray(side, side), gray(side, side), ("Mg", "Mg"))
+        assert sheet.shape[1] >= 2 * side
+        rows = np.flatnonzero((sheet < 100).any((1, 2)))
+        heights.append(rows[-1] - rows[0] + 1)
+    assert 8 <= heights[0] < heights[1] < heights[2]
+    assert heights[2] / heights[1] == pytest.approx(2, abs=0.3)
 
 
 def test_a_picture_smaller_than_its_caption_is_drawn() -> None:

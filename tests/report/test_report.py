@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,35 @@ def test_what_cannot_be_reported(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="both --detections and --truth"):
         report_command(ReportSettings(), detections=tmp_path / "results.json")
+
+
+def contrast(first: str, second: str) -> float:
+    """WCAG 2's contrast of two colors, #rgb or #rrggbb."""
+    lighter, darker = sorted((luminance(first), luminance(second)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(color: str) -> float:
+    digits = color.lstrip("#")
+    shares = [
+        int(pair, 16) / 255 for pair in (re.findall("..", digits) if len(digits) == 6 else [d * 2 for d in digits])
+    ]
+    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_text_on_the_pages_can_be_read() -> None:
+    """In light and dark: text and links on both backgrounds, and the texts beside boxes."""
+    css = files("boxwright.report").joinpath("assets", "report.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#[0-9a-f]{3,6});", block)) for block in re.findall(r":root \{([^}]*)\}", css)
+    )
+    assert len(light) == len(dark) >= 18
+    for colors in (light, dark):
+        for text in ("text", "soft", "accent"):
+            for background in ("back", "panel"):
+                assert contrast(colors[text], colors[background]) >= 4.5, (text, background)
+    (ink,) = re.findall(r"\.label text \{ fill: (#\w+);", css)
+    backgrounds = re.findall(r"\.label[.\w]* rect \{[^}]*fill: (#\w+);", css)
+    assert len(backgrounds) == 4
+    assert min(contrast(ink, background) for background in backgrounds) >= 4.5

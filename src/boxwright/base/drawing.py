@@ -25,7 +25,7 @@ Corners = tuple[float, float, float, float]
 SHEET_CELL = 320
 _LEAST_SIDE = 320
 _MOST_CAPTION = 60
-_LEAST_LETTERS = 12
+_LEAST_LETTERS, _TITLE_LETTERS = 12, 13
 # Pixels of a picture, by the geometric mean of its sides, for a pixel of a line's width and of a letter's height.
 _LINE_SHARE, _LETTER_SHARE = 250, 32
 _MASK_SHARE = 0.45
@@ -148,8 +148,12 @@ def draw_boxes(
 def _stroke_sizes(canvas: Image.Image, fit: int) -> tuple[int, int]:
     """Return the width of lines and the height of letters, in pixels of the picture."""
     size = math.sqrt(canvas.width * canvas.height)
-    least = _LEAST_LETTERS if fit else 9
-    return max(round(size / _LINE_SHARE), 1), max(round(size / _LETTER_SHARE), least)
+    return max(round(size / _LINE_SHARE), 1), max(_letter_height(canvas), _LEAST_LETTERS if fit else 9)
+
+
+def _letter_height(image: Image.Image) -> int:
+    """Return the height of letters that fits a picture's size."""
+    return round(math.sqrt(image.width * image.height) / _LETTER_SHARE)
 
 
 def _clip(box: NDArray[np.float64], canvas: Image.Image, line: int) -> Corners:
@@ -301,12 +305,13 @@ def contact_sheet(
             image.resize((max(round(image.width * scale), 1), max(round(image.height * scale), 1)))
             for image, scale in zip(images, scales, strict=True)
         ]
-    gap, head = 6, 4 + 18 * max(title.count("\n") + 1 for title in titles)
+    letters = max(_TITLE_LETTERS, *map(_letter_height, images))
+    gap, head = 6, 4 + round(1.4 * letters) * max(title.count("\n") + 1 for title in titles)
     width = max(image.width for image in images) + gap
     height = max(image.height for image in images) + gap + head
     rows = -(-len(images) // columns)
     sheet = Image.new("RGB", (min(columns, len(images)) * width + gap, rows * height + gap), (255, 255, 255))
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=13)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=letters)
     for number, (image, title) in enumerate(zip(images, titles, strict=True)):
         x, y = gap + number % columns * width, gap + number // columns * height
         draw.text((x, y), title, fill=(0, 0, 0), font=font)

@@ -17,7 +17,7 @@ from boxwright.cli.serving import Access, require_server, run_app
 
 
 def monitor_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder; its training may still be going on.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that is training, or has ended.")],
     port: Annotated[int, typer.Option("--port", help="The port; 0 for any free one.", min=0, max=65535)] = 0,
     host: Annotated[
         str, typer.Option("--host", help="The address to listen on; one that others can reach needs --api_key_file.")
@@ -27,15 +27,17 @@ def monitor_command(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow_host", help="A name that browsers reach the page by; addresses always work."),
+        typer.Option(
+            "--allow_host", help="A name that browsers reach the page by, HOST or HOST:PORT; addresses always work."
+        ),
     ] = None,
     *,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Show a run on a page while it trains: curves, speed, time left and the latest pictures; on a phone, too.
 
-    The page reads the files that the run writes, and changes none. Only this machine can reach it, unless --host names
-    another address; Ctrl-C ends it, and not the run.
+    The page reads the files that the run writes and changes none. Only this machine can reach it, unless --host names
+    another address. Ctrl-C ends the page, not the run.
     """
     require_server()
     from boxwright.inference.serving.settings import ServerSettings
@@ -50,7 +52,7 @@ def monitor_command(
     def announce(where: str) -> None:
         console.print(f"{run}: {where}/ (Ctrl-C ends it)", markup=False)
         if open_browser and not webbrowser.open(f"{where}/"):
-            console.print("no browser could be opened; open the address yourself")
+            console.print("no browser could be opened: open the address in one")
 
     with suppress(KeyboardInterrupt):
         run_app(app, settings, Access(key), announce)

@@ -177,10 +177,7 @@ def _prepare(
     begun = _with_white_level(_with_kept_semantics(config, newest), dataset, newest, processes)
     if begun != with_orientation_rule(config):
         plan = build_training(begun, workers=settings.workers, skip_bad=settings.skip_bad_records)
-        if own_dataset is None:
-            dataset = build_dataset(begun.train_input_reader, "train_input_reader")
-        else:
-            dataset = with_white_level(own_dataset, white_level(begun))
+        dataset = _open_as_begun(begun, own_dataset)
         evaluations = _open_evaluations(begun, plan, settings, dataset)
     config = begun
     _log_changes(config, newest, settings, processes)
@@ -245,6 +242,13 @@ def _with_white_level(
     if line:
         processes.log.warning(line)
     return state_white_level(config, level)
+
+
+def _open_as_begun(config: m.TrainEvalPipelineConfig, own_dataset: Dataset | None) -> Dataset:
+    """Return the training data, read as a configuration states it of a run that began; a caller's own, if it has any."""
+    if own_dataset is None:
+        return build_dataset(config.train_input_reader, "train_input_reader")
+    return with_white_level(own_dataset, white_level(config))
 
 
 def _log_changes(

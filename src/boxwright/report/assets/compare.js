@@ -4,7 +4,7 @@ const { comparison } = report.data;
 const names = ["first", "second"];
 const recalls = [...Array(101).keys()].map((n) => n / 100);
 lineChart($("pr"), names.map((name, n) => ({ name, x: recalls, y: comparison.mean[n][0] || [] })), { x: "recall", y: "precision" });
-lineChart($("scores"), names.map((name, n) => ({ name, x: comparison.grid, y: comparison.f1[n] })), { x: "score", y: "F1" });
+lineChart($("scores"), names.map((name, n) => ({ name, x: comparison.grid, y: comparison.f1[n] })), { x: "confidence threshold", y: "F1" });
 
 function drawing(event, viewBox) {
   const [, width, height, file] = comparison.images[event.image];

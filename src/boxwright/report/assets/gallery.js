@@ -226,7 +226,7 @@ $("curve-class").addEventListener("change", async () => {
   return precisionCurves(part[chosen % summary.classesAPart]);
 });
 precisionCurves(summary.mean);
-lineChart($("scores"), ["precision", "recall", "f1"].map((name) => ({ name: name === "f1" ? "F1" : name, x: summary.grid, y: summary.judged[name] })), { x: "score", y: "share" }, summary.threshold);
+lineChart($("scores"), ["precision", "recall", "f1"].map((name) => ({ name: name === "f1" ? "F1" : name, x: summary.grid, y: summary.judged[name] })), { x: "confidence threshold", y: "share" }, summary.threshold);
 
 const names = { all: "all images", before: "half, as the scores are", after: "half, calibrated" };
 const bins = Object.entries(summary.reliability).map(([name, { x, y }]) => ({ name: names[name], joined: true, x: x.map((one) => one ?? 0), y: y.map((one, n) => (x[n] === null ? null : one)) }));

@@ -49,7 +49,8 @@ function stepChart(host, series, { logarithmic = false, least = null } = {}) {
   let low = Math.min(...values), high = Math.max(...values);
   if (!logarithmic) { low = Math.min(least ?? low, low); high += 0.05 * (high - low); }
   if (high - low < 1e-12) { high += Math.abs(high) * 0.1 || 1; }
-  const first = Math.min(...steps), last = Math.max(...steps, first + 1);
+  let first = Math.min(...steps), last = Math.max(...steps);
+  if (first === last) { first -= 1; last += 1; }
   const left = 52, top = 8, width = 428, height = 230;
   const px = (step) => left + ((step - first) / (last - first)) * width, py = (value) => top + (1 - (scale(value) - low) / (high - low)) * height;
   const svg = shape("svg", { class: "chart", viewBox: `0 0 ${left + width + 16} ${top + height + 36}`, role: "img" });
