@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import re
 import runpy
 import shutil
 import tomllib
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +30,18 @@ def _hook(name: str) -> dict[str, Any]:
     """Return the names of a file in `release`, which is no package."""
     pytest.importorskip("hatchling")
     return runpy.run_path(str(ROOT / "release" / name))
+
+
+def test_the_package_leaves_the_wheel_below_its_limit() -> None:
+    """The wheel compresses the same files; `make release-check` holds the built one to the limit."""
+    limit = runpy.run_path(str(ROOT / "release" / "check.py"))["MOST_WHEEL"]
+    assert limit == 6_000_000
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path in (ROOT / "src" / "boxwright").rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                wheel.write(path, path.relative_to(ROOT / "src"))
+    assert 3_000_000 < len(content.getvalue()) < limit
 
 
 def test_links_of_the_readme_lead_to_the_repository() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,9 @@ def test_train_evaluate_predict(
     words = ("--pipeline_config_path", small_config, "--model_dir", model_dir, "--num_train_steps", 2, "--workers", 0)
     output = run("train", *words)
     assert "saved" in output
-    assert "evaluation at step 2" in output
+    assert output.count("evaluation at step 2") == 1
+    assert re.search(r"^step 2  AP 0\.\d{3} \(best\)  AP50 0\.\d{3}$", output, re.MULTILINE)
+    assert "" not in output.splitlines(), "a bar leaves nothing in a file"
     again = train(small_config, model_dir, 2)
     assert "already trained for 2 of 2 steps" in again
     more = train(small_config, model_dir, 3, "--no-evaluate")

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from boxwright.cli import console as console_module
 from boxwright.cli import train as train_module
 from boxwright.cli.progress import progress_bar
-from boxwright.cli.train import ProgressListener
+from boxwright.cli.train import ProgressListener, evaluation_line
 from boxwright.pipeline.load import load_config
-from boxwright.training.log import Scalars
+from boxwright.training.log import Evaluated, Scalars
 
 VALUES = {
     "Loss/classification_loss": 0.512,
@@ -79,3 +80,41 @@ def test_a_run_that_is_stopped_tells_its_last_step(small_config: Path, monkeypat
     narrated(monkeypatch, config, on, [(20, 0.0), (40, 2.0), (60, 4.0)], close=True)
     lines = [line.split("  ")[0] for line in text.getvalue().splitlines() if line.startswith("step")]
     assert lines == ["step 20/100", "step 60/100"]
+
+
+AP, AP50 = "DetectionBoxes_Precision/mAP", "DetectionBoxes_Precision/mAP@.50IOU"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "best_metric", "name", "line"),
+    [
+        ({AP: 0.1754, AP50: 0.3449, "Loss/total_loss": 1.5}, AP, "", "step 300  AP 0.175 (best)  AP50 0.345"),
+        ({AP: 0.1754, AP50: 0.3449}, "", "night", "step 300  night  AP 0.175  AP50 0.345"),
+        ({AP: 0.1, AP50: 0.2, "Loss/a": 1.5}, "Loss/a", "", "step 300  AP 0.100  AP50 0.200  Loss/a 1.500 (best)"),
+        ({AP: -1.0, AP50: -1.0}, "", "", "step 300  AP none to measure  AP50 none to measure"),
+        ({"PascalBoxes/mAP": 0.5, "Loss/a": 1.5}, "PascalBoxes/mAP", "", "step 300  PascalBoxes/mAP 0.500 (best)"),
+        ({}, "", "", "step 300"),
+    ],
+)
+def test_an_evaluation_is_one_line(metrics: dict[str, float], best_metric: str, name: str, line: str) -> None:
+    assert evaluation_line(300, Evaluated(metrics, {}, name, best_metric=best_metric)) == line
+
+
+def test_all_metrics_are_printed_once_at_the_end(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    on = Console(file=text, width=80, force_terminal=False)
+    for module in (train_module, console_module):
+        monkeypatch.setattr(module, "console", on)
+    with progress_bar(on) as bar:
+        listener = ProgressListener(bar, load_config(small_config))
+        for step in (2, 4):
+            listener.on_event(step, Evaluated({AP: step / 10, "Loss/total_loss": 2.0}, {}, notes=(f"noted at {step}",)))
+        assert text.getvalue().splitlines() == ["step 2  AP 0.200", "step 4  AP 0.400"]
+        listener.close()
+    lines = [line.rstrip() for line in text.getvalue().splitlines()[2:]]
+    assert lines == [
+        "evaluation at step 4",
+        "DetectionBoxes_Precision/mAP  0.4000",
+        "Loss/total_loss               2.0000",
+        "noted at 4",
+    ]

@@ -411,6 +411,27 @@ def test_report_classifies_and_locates() -> None:
     assert str(caught.value).count("refused") == 1
 
 
+@pytest.mark.parametrize(
+    ("type", "noted"), [("timm/mobilenetv2_050", True), ("ssd_mobilenet_v2_fpn_keras", False), ("", False)]
+)
+def test_a_note_on_other_backbones_is_not_said(type: str, noted: bool) -> None:
+    extractor = f'feature_extractor {{ type: "{type}" override_base_feature_extractor_hyperparams: true }}'
+    config = parse_message(f"model {{ ssd {{ {extractor} }} }}", Pipeline)
+    (item,) = [item for item in report(config) if item.path.endswith("override_base_feature_extractor_hyperparams")]
+    assert item.status.verdict == "honored"
+    assert item.worth_saying == noted
+
+
+def test_what_a_preset_sets_is_told_from_what_a_file_sets(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.config"
+    path.write_text('preset: "ssd_mobilenet_v2_fpnlite_320"\ntrain_config { sync_replicas: true num_steps: 7 }\n')
+    reports = {item.path: item for item in report(load_config(path))}
+    assert not reports["train_config.sync_replicas"].in_preset
+    assert not reports["train_config.num_steps"].in_preset
+    assert reports["train_config.batch_size"].in_preset
+    assert reports["model.ssd.feature_extractor.type"].in_preset
+
+
 def test_refused_field_stops_the_build() -> None:
     config = parse_message(SMALL_MODEL.replace("num_classes: 4", "num_classes: 4 mask_head_config { }"), Pipeline)
     reason = "model.ssd.mask_head_config: refused: TensorFlow's builder never reads it: its SSD predicts no masks"

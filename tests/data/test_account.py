@@ -42,6 +42,19 @@ def test_samples_without_objects_are_counted_apart(tmp_path: Path) -> None:
     assert (account.files, account.samples, account.empty, account.boxes) == (5, 5, 1, 8)
 
 
+def test_the_summary_is_one_line_where_everything_is_used(tmp_path: Path) -> None:
+    path = yolo({"train": pictures()}, tmp_path / "brought")
+    everything = open_recognized(recognize(path))[0]
+    assert take_account(everything).summary() == ["5 images and 10 boxes; all are used"]
+    write(path / "train" / "labels" / "p4.txt", "")
+    account = take_account(open_recognized(recognize(path))[0])
+    assert account.summary() == ["5 images (1 without objects) and 8 boxes; all are used"]
+    next(path.rglob("p3.png")).write_bytes(b"<html>not found</html>")
+    account = take_account(open_recognized(recognize(path))[0])
+    assert account.summary() == account.lines()
+    assert account.summary()[0].endswith("1 left out")
+
+
 def test_dropped_boxes_are_counted_by_reason(tmp_path: Path) -> None:
     def spoil(content: dict[str, list[dict[str, object]]]) -> None:
         content["annotations"][0]["bbox"] = [10, 10, 0, 5]

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 import boxwright as bw
+from boxwright.training.log import Evaluated
 from boxwright.training.state import Selection
 from boxwright.weights.store import CheckpointStore, read_checkpoint
+from tests.conftest import Silent
 
 
 def run(metric: str, values: list[float], patience: int = 0) -> Selection:
@@ -54,7 +56,21 @@ def test_best_checkpoint_and_early_stop(small_config: Path, tmp_path: Path) -> N
     settings = bw.RunSettings(
         workers=0, checkpoint_every_n=4, evaluate_every_n=2, patience=2, best_metric="Loss/total_loss"
     )
-    assert bw.train(config, tmp_path, settings).step == 6
+    told: list[tuple[int, str]] = []
+    messages: list[str] = []
+
+    class Listener(Silent):
+        def message(self, text: str) -> None:
+            messages.append(text)
+
+        def evaluated(self, step: int, event: Evaluated) -> None:
+            told.append((step, event.best_metric))
+
+    assert bw.train(config, tmp_path, settings, listeners=Listener()).step == 6
+    assert told == [(2, "Loss/total_loss"), (4, ""), (6, "")]
+    (line,) = [text for text in messages if text.startswith("best checkpoint: ")]
+    assert f"{tmp_path / 'best.pt'}, Loss/total_loss " in line
+    assert line.endswith(" at step 2")
     assert [path.name for path in CheckpointStore(tmp_path).paths()] == ["ckpt-4.pt", "ckpt-6.pt"]
     best = read_checkpoint(tmp_path / "best.pt")
     assert best["step"] == 2

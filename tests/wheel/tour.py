@@ -26,9 +26,10 @@ from boxwright.data.shapes import ShapesDataset
 BOXWRIGHT = [sys.executable, "-m", "boxwright"]
 
 
-def shell(*words: object, code: int = 0, cwd: Path | None = None) -> str:
+def shell(*words: object, code: int = 0, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
     """Run `boxwright …` in a process of its own and return all that it prints."""
-    done = subprocess.run([*BOXWRIGHT, *map(str, words)], capture_output=True, text=True, check=False, cwd=cwd)
+    command = [*BOXWRIGHT, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=env)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -87,6 +88,30 @@ def test_it_is_the_installed_package() -> None:
         assert not Path(bw.__file__).is_relative_to(checkout)
     assert bw.__version__ == shell("--version").strip()
     assert {"load", "train", "evaluate", "Model", "Result", "Run"} <= set(dir(bw))
+
+
+def test_the_first_minute(tmp_path: Path) -> None:
+    """The demo, and the README's first lines of Python, in an empty folder and without a network."""
+    # A proxy at a port of no server makes every connection fail.
+    offline = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, **offline, "BOXWRIGHT_OFFLINE": "1"}
+    lines = shell("demo", cwd=tmp_path, env=environment).splitlines()
+    assert lines[-1] == "open demo/report/index.html"
+    (line,) = (line for line in lines if line.endswith(" on 72 pictures that training did not use"))
+    assert float(line.split()[3]) > 0.85
+    assert (tmp_path / "demo" / "report" / "index.html").is_file()
+    with Image.open(tmp_path / "demo" / "detections.jpg") as sheet:
+        assert sheet.width > 1000
+    program = (
+        "import boxwright as bw; result = bw.load('demo')(bw.sample_images()[0]); "
+        "result.save('out.jpg'); print(result[result.scores > 0.3].names())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WBC" in done.stdout
+    assert (tmp_path / "out.jpg").is_file()
 
 
 def test_snippet_1_load(here: Path) -> None:

@@ -27,7 +27,7 @@ COMMANDS = {
     "history": ("history.history_command", "Write a picture of a run's curves."),
     "compare": ("compare.compare_command", "Compare two evaluations: is one better?"),
     "predict": ("predict.predict_command", "Detect objects in images, video, webcam and RTSP streams."),
-    "demo": ("demo.demo_command", "Detect blood cells with a detector that comes along; or train one."),
+    "demo": ("demo.demo_command", "Detect blood cells in sample pictures, or train on them."),
     "convert": ("convert.convert_command", "Convert data to Pascal VOC, COCO, YOLO or TFRecord."),
     "export": ("export.export_command", "Write a detector as ONNX, OpenVINO, LiteRT, or weights."),
     "benchmark": ("benchmark.benchmark_command", "Measure latency and images per second."),

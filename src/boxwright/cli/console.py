@@ -28,7 +28,9 @@ def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
     """Return a function that wraps a sized iterable to show its progress."""
     from rich.progress import track
 
-    return lambda items: track(items, description=title, console=console, transient=True)
+    # In a file a bar that is removed would leave an empty line.
+    hidden = not console.is_terminal
+    return lambda items: track(items, description=title, console=console, transient=True, disable=hidden)
 
 
 @contextmanager
@@ -74,9 +76,13 @@ def metrics_table(metrics: dict[str, float]) -> Table:
 
     table = Table(Column(overflow="fold"), Column(no_wrap=True), show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in metrics.items():
-        # COCO's convention: -1 where there is no object to measure on.
-        table.add_row(name, f"{value:.4f}" if value >= 0 else "none to measure")
+        table.add_row(name, metric_text(value))
     return table
+
+
+def metric_text(value: float, decimals: int = 4) -> str:
+    """Return a metric as text; COCO's convention is -1 where there is no object to measure on."""
+    return f"{value:.{decimals}f}" if value >= 0 else "none to measure"
 
 
 def print_evaluation(evaluation: Evaluation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -16,20 +17,21 @@ _MINUTES = 2.0
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for data, pictures, reports and models; it is created.")]
 Train = Annotated[
-    bool, typer.Option("--train", help="Train a detector from scratch on the blood cells, and do all that follows.")
+    bool, typer.Option("--train", help="Train a detector from scratch; evaluate, report, export and compare it.")
 ]
-Minutes = Annotated[float | None, typer.Option("--minutes", min=0, help="With --train: how long to train; default: 2.")]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", min=0, help="With --train: minutes of training; default: 2.")
+]
 OpenPage = Annotated[bool, typer.Option("--open", help="Open the report in a browser.")]
 Shapes = Annotated[
     bool, typer.Option("--shapes", help="Train and evaluate on generated images of shapes, written as TFRecords.")
 ]
 Keypoints = Annotated[
-    bool, typer.Option("--keypoints", help="Likewise on stick figures and their joints, with a CenterNet.")
+    bool, typer.Option("--keypoints", help="The same with stick figures and their joints, by a CenterNet.")
 ]
 
 
 def demo_command(
-    generated: MadeUpSettings,
     out: Out = Path("demo"),
     *,
     train: Train = False,
@@ -37,10 +39,11 @@ def demo_command(
     open_page: OpenPage = False,
     shapes: Shapes = False,
     keypoints: Keypoints = False,
+    generated: MadeUpSettings,
 ) -> None:
-    """Detect blood cells in real pictures with a detector that comes along, and write a report; or train one.
+    """Detect blood cells with the detector in the package, and write a report; or train one.
 
-    Pictures, detector and training pictures come with the package; nothing is downloaded.
+    The package contains the detector, and pictures to train and to test it; nothing is downloaded.
     """
     chosen = [name for name, given in (("train", train), ("shapes", shapes), ("keypoints", keypoints)) if given]
     _refuse_contradictions(chosen, minutes, generated, open_page=open_page)
@@ -69,8 +72,8 @@ def _refuse_contradictions(
         raise ConfigError(f"--{' and --'.join(chosen)}: each is a demo of its own; choose one")
     if minutes is not None and "train" not in chosen:
         raise ConfigError("--minutes is the length of a training on blood cells: add --train")
-    if minutes == 0:
-        raise ConfigError("--minutes 0: expected more than 0")
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ConfigError(f"--minutes {minutes:g}: expected a finite number above 0")
     made_up = chosen and chosen[0] != "train"
     if generated != MadeUpSettings() and not made_up:
         raise ConfigError(

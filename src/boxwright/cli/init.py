@@ -50,15 +50,15 @@ def init_command(
 
 
 def print_choices(choices: Sequence[Choice]) -> None:
-    """Print what was chosen and why."""
+    """Print what was chosen and why: two columns, which leave long lines room in narrow terminals."""
     from rich.table import Column, Table
     from rich.text import Text
 
     if not choices:
         return
-    columns = (Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"))
+    columns = (Column(no_wrap=True), Column(overflow="fold"))
     table = Table(*columns, box=None, show_header=False, padding=(0, 2, 0, 0))
     for choice in choices:
-        table.add_row(*map(Text, (choice.what, choice.chosen, choice.why)))
+        table.add_row(Text(choice.what), Text("  ".join(filter(None, (choice.chosen, choice.why)))))
     # The console's soft wrapping would keep the last column from folding.
     console.print(table, soft_wrap=False)

@@ -64,7 +64,7 @@ CheckpointOption = Annotated[
     model_option(
         "A run's folder or checkpoint; an exported .onnx or .xml; TensorFlow's checkpoint, SavedModel, frozen graph "
         "or zoo archive; a name of boxwright weights list; hf://USER/NAME on Hugging Face's hub; or "
-        "demo, the detector of blood cells that comes along.",
+        "demo, the blood cell detector in the package.",
     ),
 ]
 

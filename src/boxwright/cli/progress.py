@@ -58,5 +58,9 @@ def progress_bar(on: Console = console) -> Iterator[Progress]:
     """Show a bar; its tasks' fields are `rate` (text), `numbers` (texts) and, if known, `left` (seconds)."""
     bar = min(max(on.width // 8, _LEAST_BAR), _MOST_BAR)
     columns = (BarColumn(bar_width=bar), _NumbersColumn(on.width - bar - 1))
-    with Progress(*columns, console=on, transient=True, speed_estimate_period=_REMEMBERED_S) as progress:
+    # In a file a bar that is removed would leave an empty line.
+    hidden = not on.is_terminal
+    with Progress(
+        *columns, console=on, transient=True, speed_estimate_period=_REMEMBERED_S, disable=hidden
+    ) as progress:
         yield progress

@@ -14,7 +14,7 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import setting
-from boxwright.cli.console import console, importing, print_metrics, suggest
+from boxwright.cli.console import console, importing, metric_text, print_metrics, suggest
 from boxwright.cli.process import prepare_inference, prepare_training
 from boxwright.cli.words import MOST_BATCH, FieldOptions, apply_words, batch_override
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
@@ -24,14 +24,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
-    from boxwright.training.log import Event
+    from boxwright.training.log import Evaluated, Event
 
 _TF = "From model_main_tf2.py"
 _LINE_EVERY_S = 30.0
 
 
 class ProgressListener:
-    """Shows a run's progress: a bar with the loss, or lines if there is no terminal; and evaluation tables."""
+    """Shows a run's progress: a bar with the loss, or lines if there is no terminal; a line for each evaluation.
+
+    All metrics of the last evaluation are printed when the run ends.
+    """
 
     def __init__(
         self, progress: Progress, config: TrainEvalPipelineConfig, clock: Callable[[], float] = time.monotonic
@@ -43,19 +46,27 @@ class ProgressListener:
         self._total, self._images = (train.num_steps or None, train.batch_size) if train else (None, 0)
         self._printed: float | None = None  # when the last line was printed
         self._waiting = ""  # a line that is printed only if it is the last
+        self._evaluated: dict[str, tuple[int, Evaluated]] = {}  # the last by the reader's name
 
     def on_event(self, step: int, event: Event) -> None:
-        """Advance the bar, or print a table."""
+        """Advance the bar, or print an evaluation's line."""
         from boxwright.training.log import Evaluated, Scalars
 
         if isinstance(event, Scalars) and "steps_per_sec" in event.values:
             self._step(step, event.values)
         elif isinstance(event, Evaluated):
-            console.print(f"evaluation at step {step}")
-            print_metrics(event.metrics, event.notes)
+            console.print(evaluation_line(step, event), markup=False)
+            self._evaluated[event.name] = step, event
 
     def close(self) -> None:
-        """Print the last step's line if it was not printed; the bar is closed by its creator."""
+        """Print the last step's line if it was not printed, and the last evaluation; the bar is closed by its creator."""
+        self._print_waiting()
+        for name, (step, event) in self._evaluated.items():
+            console.print(f"evaluation at step {step}{name and f', {name}'}", markup=False)
+            print_metrics(event.metrics, event.notes)
+
+    def _print_waiting(self) -> None:
+        """Print the line of the newest step if it was not printed."""
         if self._waiting:
             console.print(self._waiting, markup=False)
             self._waiting = ""
@@ -73,8 +84,23 @@ class ProgressListener:
         self._waiting = "  ".join([f"step {step}/{total or '…'}", rate, *numbers])
         now = self._clock()
         if self._printed is None or now - self._printed >= _LINE_EVERY_S or step == total:
-            self.close()
+            self._print_waiting()
             self._printed = now
+
+
+_SHORT_NAMES = {"DetectionBoxes_Precision/mAP": "AP", "DetectionBoxes_Precision/mAP@.50IOU": "AP50"}
+
+
+def evaluation_line(step: int, event: Evaluated) -> str:
+    """Return a line with COCO's AP and AP50, else the first metric; and the metric that chooses the best checkpoint."""
+    shown = [name for name in _SHORT_NAMES if name in event.metrics] or list(event.metrics)[:1]
+    if event.best_metric and event.best_metric not in shown:
+        shown.append(event.best_metric)
+    parts = [f"step {step}", *([event.name] if event.name else [])]
+    for name in shown:
+        best = " (best)" if name == event.best_metric else ""
+        parts.append(f"{_SHORT_NAMES.get(name, name)} {metric_text(event.metrics[name], 3)}{best}")
+    return "  ".join(parts)
 
 
 def _numbers(values: Mapping[str, float]) -> list[str]:

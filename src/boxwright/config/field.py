@@ -12,7 +12,7 @@ import math
 import re
 import struct
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -35,10 +35,12 @@ class Status:
     Attributes:
         verdict: Whether a builder reads it; it changes nothing, for a reason; or it cannot be used.
         note: The reason, or what to do where it is refused; or what to know.
+        note_when: Returns whether the note applies to a message that has the field; None for any.
     """
 
     verdict: Verdict
     note: str = ""
+    note_when: Callable[[Any], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,7 @@ def field(
     no_effect: str = "",
     refused: str = "",
     note: str = "",
+    note_when: Callable[[Any], bool] | None = None,
     values: AllowedValues | None = None,
     **more: Any,
 ) -> Any:
@@ -255,6 +258,7 @@ def field(
             nobody may change; [] for a list.
         refused: What to do, as it cannot be used.
         note: What to know of a field that is honored.
+        note_when: As in `Status`.
         values: Which values of a string are honored; None for any.
         **more: `within` (of numbers: "[0, 1)"), `multiple_of`, `length` (of a list that is not empty), `unit`,
             `oneof` (its name; the class may name one for all its fields), `was` (an old spelling, which is still read).
@@ -263,7 +267,8 @@ def field(
         The field; typed as any, so that it may stand as the default of every annotation.
     """
     verdict: Verdict = "refused" if refused else "without effect" if no_effect else "honored"
-    return Field(default, meaning, status=Status(verdict, refused or no_effect or note), values=values, **more)
+    status = Status(verdict, refused or no_effect or note, note_when)
+    return Field(default, meaning, status=status, values=values, **more)
 
 
 def number(default: Any, within: str, meaning: str, **more: Any) -> Any:

@@ -12,6 +12,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.config.field import Status
 from boxwright.config.interpret import nearest
 from boxwright.config.message import Message
+from boxwright.config.preset import from_preset
 from boxwright.config.tree import joined
 
 _DEFAULT = "set to its default"
@@ -24,12 +25,14 @@ class FieldReport:
     Attributes:
         location: Where it was set; empty where that was in Python.
         line: The line in that file; 0 if unknown.
+        in_preset: Whether a preset sets it, rather than the user.
     """
 
     path: str
     status: Status
     location: str = ""
     line: int = 0
+    in_preset: bool = False
 
     @property
     def worth_saying(self) -> bool:
@@ -81,9 +84,12 @@ def _report(message: Message, path: str, inherited: Status | None) -> Iterator[F
         status = inherited or _value_status(message, name) or field_status(type(message), name)
         if status.verdict == "refused" and not inherited and _is_default(message, name):
             status = Status("honored", _DEFAULT)
+        elif status.note_when is not None and not status.note_when(message):
+            status = Status(status.verdict)
         where = joined(path, name)
         location = message.location(name)
-        yield FieldReport(where, status, str(location) if location else "", location.line if location else 0)
+        place, line = (str(location), location.line) if location else ("", 0)
+        yield FieldReport(where, status, place, line, from_preset(location))
         if specs[name].kind == "message":
             below = status if status.verdict != "honored" else None
             for number, child in enumerate(value if specs[name].repeated else [value]):

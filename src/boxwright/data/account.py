@@ -150,6 +150,13 @@ class DatasetUsage:
         lines += [f"dropped: {line}" for line in self.dropped.lines()]
         return lines + [f"assumed: {line}" for line in self.assumed.lines()]
 
+    def summary(self) -> list[str]:
+        """Return the account, in one line where everything is used as it is written."""
+        if self.left_out.total() or self.dropped.total() or self.assumed.total() or self.ignored:
+            return self.lines()
+        empty = f" ({self.empty} without objects)" if self.empty else ""
+        return [f"{self.samples} images{empty} and {self.boxes} boxes; all are used"]
+
 
 def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[int]] = iter) -> DatasetUsage:
     """Return the account of a data set; of pictures in files only headers are read.

@@ -18,7 +18,7 @@ TRAINING, TEST = "train", "test"
 def sample_images() -> list[Path]:
     """Return the paths of the 72 test pictures of blood cells, in order of their names.
 
-    They are JPEG files of 384×288 pixels. The detector of `bw.load("demo")` did not learn from them.
+    They are JPEG files of 384×288 pixels. The detector `bw.load("demo")` was trained on others.
     """
     return sorted((BLOOD_CELLS / TEST).glob("*.jpg"))
 
@@ -26,7 +26,11 @@ def sample_images() -> list[Path]:
 def copy_blood_cells(folder: str | Path) -> Path:
     """Copy all pictures of blood cells, their labels and their license to a folder, and return it.
 
-    A folder that holds them already is written again.
+    Args:
+        folder: It is created; one that has the pictures already is written again.
+
+    Returns:
+        The folder, which `boxwright train` takes as data.
 
     Raises:
         OutputError: If the disk is full, or the folder cannot be written.

@@ -141,13 +141,15 @@ class Evaluations:
         results = [future.result() for future in pending.futures]
         selection = state.selection.after(pending.step, results[0].metrics)
         self._pending, state.selection, step = None, selection, pending.step
-        rate = self._learning_rates(step)
+        rate, best = self._learning_rates(step), selection.best_step == step
         # After a request to stop the last readers have no results.
         for data, result in zip(self.sets, results, strict=False):
             if self._log is not None:
-                self._log.tell(step, Evaluated(result.metrics, result.pictures, data.name, tuple(result.notes), rate))
+                chosen_by = selection.metric if best and data is self.sets[0] else ""
+                notes = tuple(result.notes)
+                self._log.tell(step, Evaluated(result.metrics, result.pictures, data.name, notes, rate, chosen_by))
         content: dict[str, Any] = {**pending.content, "selection": state.selection.content()}
-        return EvaluatedStep(step, content, best=state.selection.best_step == step)
+        return EvaluatedStep(step, content, best=best)
 
     @contextmanager
     def _averaged_weights(self) -> Iterator[None]:

@@ -44,13 +44,18 @@ class Scalars:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation: metrics, pictures by image id, the evaluation reader's name, and why values are absent."""
+    """An evaluation: metrics, pictures by image id, the evaluation reader's name, and why values are absent.
+
+    Attributes:
+        best_metric: The metric by which it is the run's best yet; empty if it is not.
+    """
 
     metrics: dict[str, float]
     pictures: dict[str, NDArray[np.uint8]]
     name: str = ""
     notes: tuple[str, ...] = ()
     learning_rate: float | None = None
+    best_metric: str = ""
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from boxwright.base.distributed import Processes
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
+from boxwright.base.files import is_file
 from boxwright.config.load import dump_message
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
@@ -357,10 +358,9 @@ class Loop:
     def _collect_evaluation(self) -> Selection:
         """Return the selection after the pending evaluation; write the best, and its step's checkpoint again."""
         with self.step_log.clock_stopped():
-            evaluated, selection = self.evaluations.collect(), self.state.selection
+            evaluated = self.evaluations.collect()
             if evaluated is not None and evaluated.best:
-                message = f"best so far: {selection.metric} {selection.best:.4f}: {{path}}"
-                self.writer.write(partial(self.store.save_best, evaluated.step), evaluated.content, message)
+                self.writer.write(partial(self.store.save_best, evaluated.step), evaluated.content)
             # It was saved before its evaluation; with it, a resumed run neither repeats nor forgets the evaluation.
             if evaluated is not None and self.progress.saved == evaluated.step:
                 self.writer.write(partial(self.store.save, evaluated.step, began=self.state.began), evaluated.content)
@@ -386,9 +386,17 @@ class Loop:
             self._evaluate()
         self._agree_on_selection()
         self.writer.wait()
+        self._log_best()
         self.step_log.write_summary(self.store.folder, progress.last)
         if state.step < self.plan.num_steps:
             self.processes.log.info(_why_it_ended(progress.ending, state, self.plan.num_steps))
+
+    def _log_best(self) -> None:
+        """Log which checkpoint is the best, if there is one."""
+        selection, path = self.state.selection, self.store.best
+        if selection.best is not None and is_file(path):
+            chosen = f"{selection.metric} {selection.best:.4f} at step {selection.best_step}"
+            self.processes.log.info(f"best checkpoint: {path}, {chosen}")
 
     def _log_trainable(self) -> None:
         text = self.learner.trainable.report(self.state.step)

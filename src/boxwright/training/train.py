@@ -228,7 +228,8 @@ def _log_unsupported_fields(config: m.TrainEvalPipelineConfig, processes: Proces
     for note in config.notes:
         processes.log.info(note)
     for field in report(config):
-        if field.worth_saying:
+        # A preset's fields are not the user's to change.
+        if field.worth_saying and not field.in_preset:
             processes.log.info(str(field))
 
 

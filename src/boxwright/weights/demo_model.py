@@ -6,6 +6,9 @@ from pathlib import Path
 
 DEMO = "demo"
 DEMO_MODEL = Path(__file__).parent.parent / "assets" / "demo"
+# The network is the default preset's with another backbone, a quarter of the size: the wheel has no room for more, and
+# two minutes on two cores are enough to train it.
+SMALL_BACKBONE = "model.ssd.feature_extractor.type=timm/test_resnet"
 # What a run, a folder of weights, a checkpoint or a SavedModel of TensorFlow has at its top.
 _MODEL_FILES = ("ckpt-*", "*.pt", "*.safetensors", "checkpoint", "saved_model*")
 

@@ -256,11 +256,15 @@ class CheckpointStore:
             old.unlink(missing_ok=True)
         return path
 
+    @property
+    def best(self) -> Path:
+        """The path of the best checkpoint, which may not exist yet."""
+        return self.folder / "best.pt"
+
     def save_best(self, step: int, content: dict[str, Any]) -> Path:
         """Write the best checkpoint, replacing the previous one."""
-        path = self.folder / "best.pt"
-        write_checkpoint({"step": step, **content}, path)
-        return path
+        write_checkpoint({"step": step, **content}, self.best)
+        return self.best
 
     def tidy(self) -> None:
         """Remove partial files of killed writers; the folder must belong to this process alone."""

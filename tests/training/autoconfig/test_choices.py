@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from boxwright.training.autoconfig.choices import choose_augmentation, choose_batch, choose_input, choose_length
+from boxwright.base.errors import ConfigError
+from boxwright.training.autoconfig.choices import (
+    InitSettings,
+    choose_augmentation,
+    choose_batch,
+    choose_input,
+    choose_length,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +39,20 @@ from boxwright.training.autoconfig.choices import choose_augmentation, choose_ba
 )
 def test_input(size: tuple[int, int], small_side: float, expected: tuple[int, int]) -> None:
     assert choose_input(size, small_side, size[1] / size[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (InitSettings(epochs=1, minutes=1), "epochs and minutes both set the run's length"),
+        (InitSettings(epochs=math.inf), "epochs inf: expected a finite number"),
+        (InitSettings(minutes=math.nan), "minutes nan: expected a finite number"),
+    ],
+)
+def test_lengths_that_no_run_has(settings: InitSettings, wanted: str) -> None:
+    with pytest.raises(ConfigError, match=wanted):
+        settings.check_length()
+    InitSettings(minutes=0.5).check_length()
 
 
 def test_every_object_size_has_an_input() -> None:

@@ -64,7 +64,7 @@ class ClassifierBackbone(Message):
         "Regularizer, initializer, activation and batch norm, with the override below.")
     override_base_feature_extractor_hyperparams: bool = field(False,
         "Apply conv_hyperparams to the backbone, in place of its own defaults.",
-        note="of a backbone of timm's only the penalty on kernels, with or without it")
+        note="of a backbone of timm's only the penalty on kernels, with or without it", note_when=of_type("timm/"))
     use_explicit_padding: bool = field(False,
         "Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding.")
 

@@ -89,7 +89,7 @@ class SsdFeatureExtractor(Message, removed={
         "Regularizer, initializer, activation and batch norm of the extractor's convolutions.")
     override_base_feature_extractor_hyperparams: bool = field(False,
         "Apply conv_hyperparams to the backbone too, in place of the backbone's own defaults.",
-        note="of a backbone of timm's only the penalty on kernels")
+        note="of a backbone of timm's only the penalty on kernels", note_when=of_type("timm/"))
     pad_to_multiple: int = number(1, "[1, 4096]",
         "Zero-pad image height and width up to a multiple of this many pixels; 1 = no padding.")
     use_explicit_padding: bool = field(False,

@@ -109,7 +109,7 @@ class RefineDetFeatureExtractor(Message):
         "Regularizer, initializer, activation and batch norm of the coarser maps' convolutions.")
     override_base_feature_extractor_hyperparams: bool = field(False,
         "Apply conv_hyperparams to the backbone too, in place of the backbone's own defaults.",
-        note="of a backbone of timm's only the penalty on kernels")
+        note="of a backbone of timm's only the penalty on kernels", note_when=of_type("timm/"))
     use_explicit_padding: bool = field(False,
         "Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding.")
     use_depthwise: bool = field(False, "Use depthwise separable convolutions in the coarser maps.")

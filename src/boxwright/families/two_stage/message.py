@@ -15,7 +15,7 @@ from boxwright.config.messages.losses import ClassificationLoss, HardExampleMine
 from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.messages.ssd_feature_extractor import FeaturePyramidNetworks
 from boxwright.config.messages.target_assignment import BoxCoder
-from boxwright.config.rules import PRETRAINED, TYPE, color_only, refuse
+from boxwright.config.rules import PRETRAINED, TYPE, color_only, of_type, refuse
 
 FASTER_RCNN_TF1_EXTRACTORS = (
     *(f"faster_rcnn_resnet{depth}" for depth in (50, 101, 152)),
@@ -73,7 +73,8 @@ class FasterRcnnFeatureExtractor(Message):
     conv_hyperparams: Hyperparams | None = field(None,
         "Settings for layers added on the backbone, and for the backbone itself if overridden.")
     override_base_feature_extractor_hyperparams: bool = field(False, "Apply conv_hyperparams to the backbone layers "
-        "too, replacing their own defaults.", note="of a backbone of timm's only the penalty on kernels")
+        "too, replacing their own defaults.",
+        note="of a backbone of timm's only the penalty on kernels", note_when=of_type("timm/"))
     pad_to_multiple: int = field(32, "Pad the input so its height and width are multiples of this, px; for FPN "
         "backbones.", no_effect="TensorFlow ignores it: pyramids pad to 32, others never")
     fpn: FeaturePyramidNetworks | None = field(None, "Feature pyramid settings, for backbones with an FPN.")

@@ -52,6 +52,14 @@ class InitSettings:
         """The requested preset, or the one for small data."""
         return self.model or DEFAULT_PRESET
 
+    def check_length(self) -> None:
+        """Raise a ConfigError if epochs and minutes are both set, or one is infinite."""
+        if self.epochs is not None and self.minutes is not None:
+            raise ConfigError("epochs and minutes both set the run's length; remove one")
+        for name, value in (("epochs", self.epochs), ("minutes", self.minutes)):
+            if value is not None and not math.isfinite(value):
+                raise ConfigError(f"{name} {value:g}: expected a finite number")
+
     def image_size(self) -> tuple[int, int] | None:
         """Return the requested (height, width) of the input; None to choose it, or keep the preset's."""
         return parse_size(self.imgsz) if self.imgsz else None

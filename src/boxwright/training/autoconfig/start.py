@@ -128,8 +128,7 @@ def init_config(
             f"preset {preset} learns keypoints, which init does not look for; choose one without, or write a "
             "configuration that names the preset, with num_keypoints in its readers"
         )
-    if settings.epochs is not None and settings.minutes is not None:
-        raise ConfigError("epochs and minutes both set the run's length; remove one")
+    settings.check_length()
     if settings.weights:
         _require_weights(settings.weights)  # before the data are read, which may take minutes
     recognized = recognize(data, **asdict(settings.reading))
@@ -289,7 +288,7 @@ def _account(
     account.refuse_losses(settings.most_lost, dataset.name)
     if not account.samples:
         raise DataError(f"{dataset.name}: no sample can be read: " + "; ".join(account.left_out.lines()))
-    first, *more = account.lines()
+    first, *more = account.summary()
     choices += [Choice(name, "", first), *(Choice("", "", line) for line in more)]
     return account, set(account.unreadable)
 
@@ -361,9 +360,9 @@ def _tried(
         steps = max(int(60 * settings.minutes / seconds), _LEAST_STEPS)
         epochs = steps * plan.batch_size / data.facts.images
         plan = _plan_for_batch_size(plan, preset, plan.batch_size, data, replace(settings, epochs=epochs))
-    minutes = f"about {max(seconds * plan.length.steps / 60, 1):.0f} minutes there"
+    minutes = max(round(seconds * plan.length.steps / 60), 1)
     why = "as requested" if settings.batch_size() else f"fits in the {measured.device}'s memory"
-    return plan, Choice("batch", f"{plan.batch_size} images", f"{why}; {minutes}")
+    return plan, Choice("batch", f"{plan.batch_size} images", f"{why}; trains for about {minutes} min")
 
 
 def _first_plan(

@@ -64,7 +64,8 @@ def check_account(dataset: Dataset, what: str, progress: Progress) -> Iterable[F
 
 def check_fields(config: m.TrainEvalPipelineConfig) -> Iterable[Finding]:
     """Yield the fields of a configuration that are not honored."""
-    rows = list(report(config))
+    # What a preset sets without effect is not the user's to remove.
+    rows = [row for row in report(config) if not (row.in_preset and row.status.verdict == "without effect")]
     refused = [str(row) for row in rows if row.status.verdict == "refused"]
     idle = [row.path for row in rows if row.status.verdict == "without effect"]
     if refused:
