@@ -78,7 +78,8 @@ fuzz: install    ## fuzz each reader, the commands and the server for a minute e
 
 # Zensical and mkdocstrings, which reads the sources without importing them, in an environment of their own.
 DOCS := .venv-docs
-site: install    ## build the documentation's site into build/website/site, its links checked
+site: install    ## build the documentation's site into build/website/site: runs the demo and the notebooks, checks links and search
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --group notebooks
 	$(BIN)/python -m website.build build/website
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/python -m pip install --quiet uv

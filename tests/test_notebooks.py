@@ -31,6 +31,23 @@ def test_a_notebook_is_stripped_and_its_code_is_python(path: Path) -> None:
     assert cells(path, "markdown")[0].startswith("# ")
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: str(path.stem))
+def test_a_notebook_imports_what_is_public(path: Path) -> None:
+    """A new family alone needs what lies beneath: the parts that it is made of."""
+    source = "\n".join(cells(path, "code"))
+    modules = {
+        name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    ours = {name for name in modules if name is not None and name.startswith("boxwright.")}
+    if path.stem == "add_a_detector_family":
+        assert all(name.startswith(("boxwright.nn.", "boxwright.types")) for name in ours)
+    else:
+        assert ours == set()
+
+
 def test_the_family_is_that_of_the_page() -> None:
     page = (ROOT / "docs" / "add_a_detector.md").read_text()
     ours = "\n".join(cells(ROOT / "notebooks" / "add_a_detector_family.ipynb", "code"))

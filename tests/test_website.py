@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import OrderedDict
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import cast, get_args
 
 import pytest
 import torch
-from website import drawn, families, formats, reference, screenshots
+from website import drawn, families, formats, notebooks, reference, screenshots
 from website.links import broken_links, led_to_the_site
 from website.sections import ELSEWHERE, SECTIONS
 from website.versions import publish
@@ -25,8 +26,29 @@ ROOT = Path(__file__).parent.parent
 def test_every_page_has_a_place() -> None:
     shown = [page for pages in SECTIONS.values() for page in pages.values()]
     there = {path.name for path in (ROOT / "docs").glob("*.md")} | set(ELSEWHERE) | set(reference.GENERATED)
+    there |= {notebooks.page_name(path) for path in notebooks.NOTEBOOKS.glob("*.ipynb")}
     assert len(shown) == len(set(shown))
     assert set(shown) == there
+
+
+def test_a_notebooks_page_has_text_code_and_what_it_shows(tmp_path: Path) -> None:
+    png = base64.b64encode(b"a picture").decode()
+    outputs = [
+        {"output_type": "stream", "name": "stderr", "text": ["a warning\n"]},
+        {"output_type": "stream", "name": "stdout", "text": ["\x1b[1m3\x1b[0m objects\n"]},
+        {"output_type": "display_data", "data": {"image/png": png, "text/plain": "<PIL.Image>"}},
+        {"output_type": "execute_result", "data": {"text/plain": ["0.5"]}},
+    ]
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "text"]},
+        {"cell_type": "code", "source": "look()", "outputs": outputs},
+    ]
+    assert notebooks.render({"cells": cells}, "look", tmp_path) == (
+        "# Title\ntext\n\n*This is the notebook `notebooks/look.ipynb`, run when this page was built.*\n\n"
+        "```python\nlook()\n```\n\n```text\n3 objects\n```\n\n![What this cell shows](notebooks/look-1.png)\n\n"
+        "```text\n0.5\n```\n"
+    )
+    assert (tmp_path / "notebooks" / "look-1.png").read_bytes() == b"a picture"
 
 
 def test_links_lead_to_where_pages_are_in_the_site(tmp_path: Path) -> None:

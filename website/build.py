@@ -5,13 +5,16 @@ With a second folder, commands run there, and a demo that an earlier build left 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import sys
 from pathlib import Path
 
 from boxwright import __version__
-from website import architecture, drawn, families, formats, reference, screenshots
+from website import architecture, drawn, families, formats, notebooks, reference, screenshots
 from website.links import led_to_the_site
+from website.notebooks import NOTEBOOKS
 from website.reference import GENERATED
 from website.sections import ELSEWHERE, SECTIONS
 
@@ -118,16 +121,30 @@ def build(target: Path, work: Path) -> None:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
     screenshots.take(commands, pages)
+    _write_notebooks(pages, work)
     for name, make in GENERATED.items():
         (pages / name).write_text(make(), encoding="utf-8")
     for name in ("site.css", "models.js"):
         shutil.copy(Path(__file__).parent / name, pages)
     shown = {page for section in SECTIONS.values() for page in section.values()}
-    there = set(written) | set(GENERATED)
+    there = set(written) | set(GENERATED) | {notebooks.page_name(path) for path in NOTEBOOKS.glob("*.ipynb")}
     if shown != there:
         raise SystemExit(f"sections.py and the pages differ: {sorted(shown ^ there)}")
     settings = _SETTINGS.format(version=__version__, nav=_navigation(), source=ROOT / "src")
     (target / "zensical.toml").write_text(settings, encoding="utf-8")
+
+
+def _write_notebooks(pages: Path, work: Path) -> None:
+    """Run the notebooks and write their pages; what an earlier build left of a notebook that did not change is used."""
+    kept = work / "notebooks"
+    kept.mkdir(parents=True, exist_ok=True)
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        ran = kept / f"{path.stem}-{digest}.json"
+        if not ran.is_file():
+            ran.write_text(json.dumps(notebooks.run(path, kept)), encoding="utf-8")
+        text = notebooks.render(json.loads(ran.read_text(encoding="utf-8")), path.stem, pages)
+        (pages / notebooks.page_name(path)).write_text(text, encoding="utf-8")
 
 
 def _generated(name: str, commands: drawn.Commands) -> str:

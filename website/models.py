@@ -41,8 +41,8 @@ _RACED = {
 }
 PROCESSOR = "Intel(R) Xeon(R) Processor"
 _HEAD = (
-    "model", "family", "year", "AP", "ms, PyTorch", "ms, ONNX Runtime", "parameters, M", "GMAC", "input", "file, MB",
-    "license of the weights", "trained on",
+    "model", "family", "year", "AP", "parameters, M", "file, MB", "license of the weights", "input", "GMAC",
+    "ms, PyTorch", "ms, ONNX Runtime", "trained on",
 )  # fmt: skip
 _ABOUT = """\
 # Models
@@ -125,13 +125,13 @@ def _row(model: Model) -> tuple[object, ...]:
         f"[{title}]({page})",
         year,
         _number(weights.coco_box_ap if weights is not None else None),
-        torch,
-        onnx,
         _number(cost.parameters / 1e6 if cost is not None else None),
-        _number(cost.macs / 1e9 if cost is not None else None),
-        f"{cost.width}×{cost.height}" if cost is not None else size,
         _number(weights.size / 1e6 if weights is not None and weights.size else None),
         cell(weights.license) if weights is not None else "",
+        f"{cost.width}×{cost.height}" if cost is not None else size,
+        _number(cost.macs / 1e9 if cost is not None else None),
+        torch,
+        onnx,
         cell(", then ".join(weights.data)) if weights is not None else "",
     )
 

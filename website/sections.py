@@ -35,6 +35,13 @@ SECTIONS: dict[str, dict[str, str]] = {
         "GPUs": "gpu.md",
         "Memory": "memory.md",
     },
+    "Notebooks": {
+        "Fine-tune on your data": "notebook_fine_tune_roboflow_export.md",
+        "Read a report": "notebook_read_a_report.md",
+        "Export, quantize, serve": "notebook_export_quantize_serve.md",
+        "Bring a TensorFlow model": "notebook_bring_a_tensorflow_model.md",
+        "Add a family of detectors": "notebook_add_a_detector_family.md",
+    },
     "Migrate from": {
         "TensorFlow, the reference": "tensorflow_users.md",
         "torchvision": "migrate_torchvision.md",
