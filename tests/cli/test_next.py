@@ -50,7 +50,7 @@ def test_from_training_to_prediction(trained: tuple[Path, str], shapes_data: Pat
 
 def test_a_run_that_is_not_done_goes_on(small_config: Path, tmp_path: Path) -> None:
     arguments = ["--config", small_config, "--model_dir", tmp_path / "m", "--workers", 0, "--no_evaluate"]
-    output = run("train", *arguments, "--num_train_steps", 1000, "--max_seconds", 0.01)
+    output = run("train", *arguments, "--num_train_steps", 1000, "--max_seconds", 0.01, status=75)
     assert next_of(output) == f"train --pipeline_config_path {small_config} --model_dir {tmp_path / 'm'}"
     assert "next, to continue: boxwright train" in output
 
