@@ -80,7 +80,8 @@ def _run_shell(text: str, where: str) -> None:
         # A page's commands train for hours, unless they say for how many steps; a second shows that they do.
         short = ["--max_seconds", "1"] if words[1] == "train" and "--num_train_steps" not in words else []
         result = CliRunner().invoke(app, [*words[1:], *short])
-        assert result.exit_code == 0, (where, line, result.output, result.exception)
+        # 75 says that a training's second was up.
+        assert result.exit_code in ((0, 75) if short else (0,)), (where, line, result.output, result.exception)
 
 
 def _serve(words: list[str]) -> None:

@@ -96,7 +96,7 @@ def fuzz_commands(seed: int, seconds: float, count: int, write: Callable[[str, b
         words = _words(rng, work)
         status, errors = _run(words, work)
         ended = os.waitstatus_to_exitcode(status)
-        broke = "Traceback" in errors or ended not in (0, 1, 2) or "Internal" in errors
+        broke = "Traceback" in errors or ended not in (0, 1, 2, 75) or "Internal" in errors
         if broke:
             write("commands", "\0".join(words).encode("utf-8", "surrogateescape"), f"status {ended}\n{errors[-3000:]}")
         left = [path.name for path in work.rglob("*.partial")]
