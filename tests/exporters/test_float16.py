@@ -20,7 +20,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def weights(*shape: int) -> NDArray[np.float32]:
-    return (RANDOM.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+    return np.asarray(RANDOM.standard_normal(shape) / np.sqrt(np.prod(shape[1:])), np.float32)
 
 
 def graph(nodes: list[Any], constants: dict[str, NDArray[Any]], outputs: list[str]) -> Any:

@@ -92,8 +92,9 @@ def _is_layer(node: Any, values: _Values) -> bool:
     """Return whether a node is a layer, all of whose weights are constants that float16 can hold."""
     if node.op_type not in _LAYERS:
         return False
-    weights = [values.constants.get(name) for name in node.input[1:] if name]
-    if node.op_type == "MatMul" and (weights[0] is None or weights[0].ndim != 2):
+    names = [name for name in node.input[1:] if name]
+    weights = [values.constants[name] for name in names if name in values.constants]
+    if len(weights) < len(names) or not all(_fits(weight) for weight in weights):
         return False
     if any(weight is None or weight.dtype != np.float32 or not _fits(weight) for weight in weights):
         return False
@@ -101,7 +102,7 @@ def _is_layer(node: Any, values: _Values) -> bool:
 
 
 def _fits(weight: NDArray[Any]) -> bool:
-    return bool(weight.size and np.abs(weight).max() <= _LARGEST)
+    return bool(weight.dtype == np.float32 and weight.size and np.abs(weight).max() <= _LARGEST)
 
 
 def _value_inputs(node: Any) -> list[int]:
