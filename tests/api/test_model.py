@@ -71,7 +71,7 @@ def test_floats_in_0_to_1_need_a_word(model: bw.Model, run: SmallRun) -> None:
         same(model(picture, scale="unit"), model(run.picture))
     with pytest.raises(bw.DataError, match=r"expected numbers in 0\.\.1, found 0 to 255"):
         model(unit * 255, scale="unit")
-    with pytest.raises(bw.DataError, match="expected guess, pixels, unit"):
+    with pytest.raises(bw.DataError, match="expected guess or pixels or unit"):
         model(unit, scale="percent")
     black = np.zeros((40, 40, 3), np.float32)
     assert isinstance(model(black), bw.Result)

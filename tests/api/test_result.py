@@ -115,7 +115,7 @@ def test_show_displays_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
     shown: list[Image.Image] = []
-    monkeypatch.setattr("rich.console.Console.is_jupyter", True)
+    monkeypatch.setattr("rich.console.Console", lambda: SimpleNamespace(is_jupyter=True))
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=shown.append))
     result().show()

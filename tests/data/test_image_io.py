@@ -222,7 +222,7 @@ def test_they_are_pictures_for_a_model(tmp_path: Path) -> None:
 def test_short_memory_is_no_damage(problem: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """--skip_bad_records would leave out good images; what reads samples names it, in an error of its own."""
 
-    def fail(_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise problem
 
     monkeypatch.setattr("boxwright.data.image_io.to_rgb", fail)
@@ -235,7 +235,7 @@ def test_short_memory_is_no_damage(problem: Exception, monkeypatch: pytest.Monke
 
 
 def test_an_error_without_a_text_names_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise KeyError
 
     monkeypatch.setattr("boxwright.data.image_io.to_rgb", fail)

@@ -104,7 +104,7 @@ def test_what_is_written_of_an_address_gives_no_access(
 ) -> None:
     """In all result files, names of pictures, and the log; the server is asked with all of it."""
     Handler.asked.clear()
-    settings = PredictionSettings(json=True, coco=True, csv=True)
+    settings = PredictionSettings(as_json=True, coco=True, csv=True)
     predict(find_blobs, find_sources([with_secrets(server, "a.png")]), tmp_path, settings)
     assert Handler.asked == [("/a.png?token=tok-en", "Basic dXNlcjpwYXNzLXdvcmQ=")]
     written = {path.name: path.read_bytes().decode("latin-1") for path in tmp_path.iterdir()}

@@ -69,7 +69,7 @@ def test_records_have_the_embeddings_of_their_camera_and_month(folder: Path, tmp
     """Each is of the best box: its pooled features, center and size, and the date; computed here by another way."""
     status, output = build(folder, tmp_path / "out", "--output_type", "tf_example", "--banks")
     assert status == 0
-    assert "2 memories, one a camera" in output
+    assert "2 memory banks, one per camera" in output
     assert "8 images with context in 2 files" in output
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.name[0] != ".") == [
         "_plan.json", "banks", "context.record-00000-of-00002", "context.record-00001-of-00002",

@@ -149,7 +149,7 @@ from types import SimpleNamespace
 def open_bytes(file, threads):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(file.data.decode()).write_text(str(child.pid))
-    return SimpleNamespace(run=lambda images: {}, metadata=SimpleNamespace(image_channels=3))
+    return SimpleNamespace(run=lambda images: {}, metadata=SimpleNamespace(image_channels=3, image_size=()))
 """
 
 

@@ -295,7 +295,7 @@ def read_new_records(path: Path, start: int) -> Iterator[tuple[bytes, int]]:
 
     It ends at a record that is still being written, and at one whose length is damaged, which is read again next time.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(start)
         while len(head := file.read(_HEADER.size)) == _HEADER.size:
             length, checksum = _HEADER.unpack(head)

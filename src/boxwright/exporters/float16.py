@@ -98,7 +98,7 @@ def _is_layer(node: Any, values: _Values) -> bool:
         return False
     if any(weight is None or weight.dtype != np.float32 or not _fits(weight) for weight in weights):
         return False
-    return node.op_type.startswith("Conv") or bool(min(weights[0].shape[:2]) >= _FEWEST_COLUMNS)  # type: ignore[union-attr]
+    return node.op_type.startswith("Conv") or bool(min(weights[0].shape[:2]) >= _FEWEST_COLUMNS)
 
 
 def _fits(weight: NDArray[Any]) -> bool:

@@ -80,7 +80,9 @@ class PredictionSettings:
     )
     frames: int = setting(0, "Stop after this many frames or images; 0 for all.", _VIDEOS, least=0)
     reconnect: bool = setting(
-        False, "Open a stream or camera again when it ends or breaks off, until Ctrl-C: after 1, 2, 4 … 60 s.", _VIDEOS
+        False,
+        "Open a stream or camera again when it ends or breaks off, until Ctrl-C: after 1 to 60 s.",
+        _VIDEOS,
     )
     max_errors: float = setting(
         0.0, "The fraction of files that may be unreadable; beyond it, the exit status is 1.", _BROKEN, least=0, most=1

@@ -184,12 +184,9 @@ def _prepare(
     plan = plan.with_seed(_seed(newest, settings.seed))
     if meaning := explain_version(config):
         processes.log.info(meaning)
-    # Fresh weights are drawn on the CPU and moved then: the same on every device and in every process.
-    torch.manual_seed(plan.stream.seed)
-    device = resources.enter_context(_device(settings, processes))
-    built = build_detector(config, dataset.categories) if own_detector is None else with_classes(own_detector, dataset)
-    detector = placed(built, device)
-    detector.white_level = white_level(config)  # of a caller's own detector, too
+    detector = _place_detector(
+        config, plan, dataset, own_detector, resources.enter_context(_device(settings, processes))
+    )
     state, config.pedigree = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
@@ -244,8 +241,24 @@ def _with_white_level(
     return state_white_level(config, level)
 
 
+def _place_detector(
+    config: m.TrainEvalPipelineConfig,
+    plan: TrainingPlan,
+    dataset: Dataset,
+    own_detector: Detector | None,
+    device: torch.device,
+) -> Detector:
+    """Return a new detector, or the caller's own, on a device."""
+    # Fresh weights are drawn on the CPU and moved then: the same on every device and in every process.
+    torch.manual_seed(plan.stream.seed)
+    built = build_detector(config, dataset.categories) if own_detector is None else with_classes(own_detector, dataset)
+    detector = placed(built, device)
+    detector.white_level = white_level(config)  # of a caller's own detector, too
+    return detector
+
+
 def _open_as_begun(config: m.TrainEvalPipelineConfig, own_dataset: Dataset | None) -> Dataset:
-    """Return the training data, read as a configuration states it of a run that began; a caller's own, if it has any."""
+    """Return the training data, or a caller's own, read as the configuration of a run that began states it."""
     if own_dataset is None:
         return build_dataset(config.train_input_reader, "train_input_reader")
     return with_white_level(own_dataset, white_level(config))
