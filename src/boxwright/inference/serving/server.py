@@ -155,7 +155,8 @@ class Connection(H11Protocol):
 
     def shutdown(self) -> None:
         """Close once the current request is answered, also one of which only a part has arrived."""
-        if self._begun and not self._drains:  # its answer closes the connection, and its timer if it never comes
+        # Its answer closes the connection, or its timer does if the rest never comes.
+        if self._begun and not self._asks and not self._drains:
             return
         try:
             super().shutdown()
