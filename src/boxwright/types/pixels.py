@@ -62,6 +62,7 @@ def read_pil(image: Image.Image, *, upright: bool = True) -> NDArray[Any]:
     """Return the pixels of a PIL image.
 
     Args:
+        image: A PIL image, which may be of an opened file.
         upright: Whether its EXIF orientation turns it, as viewers show it and as files are read.
 
     Returns:
@@ -73,7 +74,7 @@ def read_pil(image: Image.Image, *, upright: bool = True) -> NDArray[Any]:
         return np.asarray(image)
     if image.mode in _WITH_ALPHA:
         return np.ascontiguousarray(np.asarray(image.convert("RGBA"))[..., :_COLORS])
-    return np.array(image.convert("RGB"))
+    return np.asarray(np.array(image.convert("RGB")))
 
 
 def to_hwc(image: Any, where: str, channels: int = _COLORS) -> NDArray[Any]:
@@ -84,11 +85,14 @@ def to_hwc(image: Any, where: str, channels: int = _COLORS) -> NDArray[Any]:
         where: Its place, for errors.
         channels: The detector's. If more than 3, images have exactly so many.
 
+    Returns:
+        The values as they are, in the array's own type.
+
     Raises:
         DataError: If it is no image.
     """
     is_tensor = hasattr(image, "detach")
-    array = _tensor_values(image) if is_tensor else image
+    array: NDArray[Any] = _tensor_values(image) if is_tensor else image
     accepted = _OF_COLORS if channels == _COLORS else (channels,)
     if not isinstance(array, np.ndarray) or array.ndim not in (_IMAGE - 1, _IMAGE) or array.size == 0:
         raise _no_image(image, where, channels)
@@ -102,8 +106,10 @@ def to_hwc(image: Any, where: str, channels: int = _COLORS) -> NDArray[Any]:
         raise DataError(f"{where}: expected numbers in 0..255, found {array.dtype}")
     if array.shape[2] == 1 and channels == _COLORS:
         return np.repeat(array, _COLORS, axis=2)
-    kept: NDArray[Any] = array if array.shape[2] == channels else array[..., :channels]
-    return kept
+    if array.shape[2] == channels:
+        return array
+    colors: NDArray[Any] = array[..., :channels]
+    return colors
 
 
 def _tensor_values(tensor: Any) -> Any:
@@ -127,6 +133,13 @@ _NAMED_SCALES = {"guess": 0.0, "pixels": float(LARGEST), "unit": 1.0}
 
 def find_white_level(scale: Scale, stored: float) -> float:
     """Return the white level that a call states; of "guess" the one that the detector was trained with.
+
+    Args:
+        scale: "guess", "pixels", "unit", or the value that is white.
+        stored: The detector's; 0 if it was trained with images of 8 bits.
+
+    Returns:
+        The level; 0 if none is stated or stored.
 
     Raises:
         DataError: If the scale is neither a name of one nor a number above 0.
@@ -175,6 +188,10 @@ _STATE = "train_input_reader.white_level"
 
 def choose_white_level(ranges: Sequence[ValueRange], where: str) -> tuple[float, str]:
     """Return the white level of a data set, judged by some of its images, and a line that says so.
+
+    Args:
+        ranges: Of those images.
+        where: The data set's name, for errors.
 
     Returns:
         The level and the line; 0 and nothing if all images are of 8 bits, or all others are black.
@@ -265,6 +282,9 @@ def check_range(values: ValueRange, white: float, where: str, *, wide: float = L
         where: Its place, for errors.
         wide: The white level of integers if none is stated.
 
+    Returns:
+        The level that its values are divided by.
+
     Raises:
         DataError: If the image has values that its scale does not have.
     """
@@ -300,6 +320,9 @@ def to_levels(image: NDArray[Any], white: float, where: str, *, wide: float = LA
         where: As for `check_range`.
         wide: As for `check_range`.
 
+    Returns:
+        The levels; the upper 8 of a number of bits, else rounded.
+
     Raises:
         DataError: As for `check_range`.
     """
@@ -316,6 +339,9 @@ def check_augmented(image: Any, before: NDArray[Any], where: str) -> NDArray[Any
         image: What it returned.
         before: What it was given, [H, W, C].
         where: Its name, for errors.
+
+    Returns:
+        The same array, if it is uint8 or float32 in 0..255.
 
     Raises:
         DataError: If it is no array [H, W, C] of as many channels, or has another scale than 0..255.
@@ -351,7 +377,6 @@ def bits_to_drop(white: float) -> int | None:
 def apply_white_level(image: NDArray[Any], white: float) -> NDArray[np.uint8]:
     """Return values in 0..white as uint8 in 0..255: of integers of a number of bits the upper 8, else rounded."""
     if image.dtype.kind in "iu" and (shift := bits_to_drop(white)) is not None:
-        return (image >> shift).astype(np.uint8)
-    scaled: NDArray[np.floating[Any]] = image.astype(np.float64 if image.dtype.itemsize > 4 else np.float32)
-    levels: NDArray[np.uint8] = np.rint(scaled * (LARGEST / white)).clip(0, LARGEST).astype(np.uint8)
-    return levels
+        return np.asarray(image >> shift).astype(np.uint8)
+    scaled: NDArray[Any] = image.astype(np.float64 if image.dtype.itemsize > 4 else np.float32)
+    return np.asarray(np.rint(scaled * (LARGEST / white)).clip(0, LARGEST), np.uint8)
