@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_masks
 
+from boxwright.base.drawing import label_color, text_color
 from boxwright.data.coco import CocoDataset
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.exported import open_exported
@@ -382,6 +383,43 @@ def test_masks_keypoints_and_names_that_are_no_markup(one: Opened, tmp_path: Pat
     assert not any(lit([*same, (130, 60)]))
     assert SCRIPT in one.page.locator("#classes").inner_text()
     assert one.page.title() == "Boxwright: try a detector"
+
+
+def test_names_of_all_colors_can_be_read(one: Opened) -> None:
+    """As in pictures of `boxwright predict`: the same color of a class, and the same black or white on it."""
+    script = """async () => {
+      const { colorOf, inkOn } = await import("/page/draw.js");
+      return [...Array(91).keys()].map((n) => [colorOf(n), inkOn(colorOf(n))]);
+    }"""
+    inks = {"#000": (0, 0, 0), "#fff": (255, 255, 255)}
+    for label, (color, ink) in enumerate(one.page.evaluate(script)):
+        # The browser rounds where Python cuts off.
+        assert np.abs(np.subtract(color, label_color(label))).max() <= 1
+        assert inks[ink] == text_color(tuple(color))
+
+
+def test_names_do_not_cover_each_other(one: Opened) -> None:
+    """Five boxes at one corner: the names are filled at places that are apart."""
+    script = """async () => {
+      const { draw } = await import("/page/draw.js");
+      const canvas = document.createElement("canvas"), host = document.createElement("div"), image = document.createElement("canvas");
+      [image.width, image.height] = [400, 400];
+      host.style.width = "400px";
+      host.append(canvas);
+      document.body.append(host);
+      const filled = [], fill = CanvasRenderingContext2D.prototype.fillRect;
+      CanvasRenderingContext2D.prototype.fillRect = function (...place) { filled.push(place); fill.apply(this, place); };
+      const objects = [...Array(5).keys()].map((n) => ({ box: [100, 100, 250 + 5 * n, 240 + 5 * n], class: "cell", score: 0.9, color: [0, 0, 99] }));
+      draw(canvas, { image, width: 400, height: 400 }, objects, { boxes: true, names: true });
+      CanvasRenderingContext2D.prototype.fillRect = fill;
+      host.remove();
+      return filled;
+    }"""
+    places = one.page.evaluate(script)
+    assert len(places) >= 4
+    for number, (x, y, width, height) in enumerate(places):
+        for left, top, wide, tall in places[:number]:
+            assert x >= left + wide or left >= x + width or y >= top + tall or top >= y + height
 
 
 def test_a_key_is_asked_for(browser: Any, addresses: dict[str, str], files: list[Path], expected: list[Any]) -> None:

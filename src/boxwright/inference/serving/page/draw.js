@@ -31,6 +31,10 @@ export function draw(canvas, picture, objects, show) {
   if (show.masks && objects.some((one) => one.segmentation)) drawMasks(pen, objects, scale);
   pen.lineJoin = "round";
   for (const one of [...objects].reverse()) drawObject(pen, one, scale, ratio, show);
+  // After all else, the best first: a name that would cover another's is left out.
+  const taken = [];
+  const named = objects.filter((one) => show.names || one.lit).sort((a, b) => Boolean(b.lit) - Boolean(a.lit));
+  for (const one of named) drawName(pen, one, scale, ratio, taken);
 }
 
 function drawMasks(pen, objects, scale) {
@@ -51,19 +55,31 @@ function drawObject(pen, one, scale, ratio, show) {
     }
   }
   if (show.keypoints && one.keypoints) drawPoints(pen, one, scale, ratio);
-  if (show.names || one.lit) drawName(pen, `${one.class} ${one.score.toFixed(2)}`, left, top, ratio, one.color);
 }
 
-function drawName(pen, text, left, top, ratio, color) {
-  const letters = LETTERS * ratio, pad = 3 * ratio, height = letters + 2 * pad;
+// Black or white, whichever has the higher contrast on a color: at least 4.5 to 1, by WCAG's relative luminance.
+export function inkOn(color) {
+  const [red, green, blue] = color.map((value) => (value <= 10 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+  return (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) ** 2 > 1.05 * 0.05 ? "#000" : "#fff";
+}
+
+// Write an object's name above or below an edge of its box, at its left or right, where none of `taken` is covered.
+function drawName(pen, one, scale, ratio, taken) {
+  const [left, top, right, bottom] = one.box.map((side) => side * scale);
+  const text = `${one.class} ${one.score.toFixed(2)}`, letters = LETTERS * ratio, pad = 3 * ratio, height = letters + 2 * pad;
   pen.font = `600 ${letters}px system-ui, sans-serif`;
   const width = pen.measureText(text).width + 2 * pad;
-  const x = Math.max(0, Math.min(left, pen.canvas.width - width));
-  const y = top - height >= 0 ? top - height : Math.min(top, pen.canvas.height - height);
-  pen.fillStyle = css(color);
+  const within = (x) => Math.max(0, Math.min(x, pen.canvas.width - width));
+  const places = [left, right - width].flatMap((x) => [top - height, top, bottom, bottom - height].map((y) => [within(x), y]));
+  const inside = places.filter(([, y]) => y >= 0 && y + height <= pen.canvas.height);
+  const free = ([x, y]) => !taken.some(([a, b, c, d]) => x < c && x + width > a && y < d && y + height > b);
+  const place = (inside.length ? inside : [[within(left), 0]]).find(free);
+  if (!place) return;
+  const [x, y] = place;
+  taken.push([x, y, x + width, y + height]);
+  pen.fillStyle = css(one.color);
   pen.fillRect(x, y, width, height);
-  // Black on bright colors, white on dark ones, by their luminance.
-  pen.fillStyle = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] > 120 ? "#000" : "#fff";
+  pen.fillStyle = inkOn(one.color);
   pen.textBaseline = "middle";
   pen.fillText(text, x + pad, y + height / 2);
 }
