@@ -99,6 +99,9 @@ def test_what_is_taken_over(small_config: Path, tmp_path: Path) -> None:
     kept = fresh.content("")
     for name in ("network", "optimizer", "average"):
         assert same(kept[name], content[name]), name
+    for wrong in (None, [1], ["1", 2], [10**9, 3]):
+        with pytest.raises(CheckpointError, match="restarts are not as they were written"):
+            fresh.restore({**content, "restarts": wrong})
     store.best.write_bytes(b"damaged")
     assert read_restart(fresh, store) is not None, "the first is kept"
     with pytest.raises(CheckpointError, match="best.pt: not a readable checkpoint"):

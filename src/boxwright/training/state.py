@@ -236,7 +236,7 @@ class TrainingState:
         self.selection = self.selection.restored(content["selection"])
         # Those of earlier versions have neither losses nor restarts.
         self.divergence.restore(content.get("recent_losses", []))
-        self.restarts, self.restarted_at = content.get(RESTARTS, (0, -1))
+        self.restarts, self.restarted_at = _read_restarts(content)
         self._shorten_average()
 
     def restart(self, content: dict[str, Any]) -> None:
@@ -276,6 +276,15 @@ class TrainingState:
             raise CheckpointError(f"the checkpoint is of another network ({first}); use another model_dir") from None
         network = self.detector.network
         network.initial_shares = shares_of_layers(network, content[SHARES], content[AVERAGE_SHARES])
+
+
+def _read_restarts(content: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how often a run restarted and when last; a `CheckpointError` where a checkpoint says something else."""
+    restarts = content.get(RESTARTS, [0, -1])
+    match restarts:
+        case [int(count), int(step)] if 0 <= count <= content["step"] + 1:
+            return count, step
+    raise CheckpointError(f"the checkpoint's restarts are not as they were written: {str(restarts)[:120]}")
 
 
 def _check_slots(optimizer: Optimizer) -> None:
