@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,21 @@ import boxwright as bw
 from boxwright.config.preset import preset_names, preset_text
 from boxwright.config.support import report
 from boxwright.data.label_map import load_label_map
+from boxwright.families.d_fine.weights import authors_name
 from boxwright.families.refinedet.network import RefineDet
 from boxwright.nn.criteria.anchor import CascadeCriterion
 from boxwright.nn.layers import Conv2d, Deconv2d
+from boxwright.nn.optimization.optimizers import AdamW, grouped
 from boxwright.nn.postprocessing.nms import BestOfClass
+from boxwright.nn.preprocessing import NearestAfterwards
 from boxwright.nn.regularization import Regularizer, _by_regularizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
-from boxwright.pipeline.training import FineTune, build_input_sizes, build_training, wants_pretrained
+from boxwright.pipeline.optimizer import OptimizerPlan
+from boxwright.pipeline.training import FineTune, build_batch_mixup, build_input_sizes, build_training, wants_pretrained
+from boxwright.weights.tensorflow.variables import parameter_names
 
 NAMES = preset_names()
 ALIGNED = ("align_det_", "srn_")
@@ -107,12 +113,44 @@ D_FINES = {
     "d_fine_m_coco": (19590, 2e-4, 2e-5, 32, 132, 12, 6),
     "d_fine_l_coco": (31290, 2.5e-4, 1.25e-5, 32, 80, 8, 4),
     "d_fine_x_coco": (62715, 2.5e-4, 2.5e-6, 32, 80, 8, 3),
+    "deim_d_fine_n_coco": (3783, 8e-4, 4e-4, 128, 160, 12, 0),
     "deim_d_fine_s_coco": (10322, 4e-4, 2e-4, 32, 132, 12, 20),
+    "deim_d_fine_m_coco": (19590, 4e-4, 4e-5, 32, 102, 12, 6),
+    "deim_d_fine_l_coco": (31290, 5e-4, 2.5e-5, 32, 58, 8, 4),
+    "deim_d_fine_x_coco": (62715, 5e-4, 5e-6, 32, 58, 8, 3),
+    "rt_detr_v4_s_coco": (10322, 4e-4, 2e-4, 32, 132, 12, 20),
+    "rt_detr_v4_m_coco": (19590, 4e-4, 4e-5, 32, 102, 12, 6),
+    "rt_detr_v4_l_coco": (31290, 5e-4, 2.5e-5, 32, 58, 8, 4),
+    "rt_detr_v4_x_coco": (62715, 5e-4, 5e-6, 32, 58, 8, 3),
 }
+# Which names learn at the backbone's rate, and which do not decay, by the authors' names and their configurations: of
+# two patterns the first counts; what neither names has the head's rate and decays.
+AT_THE_BACKBONES_RATE = {"n": r"backbone", "s": r"^(?=.*backbone)(?!.*bn)", "l": r"backbone"}
+UNDECAYED = {"n": r"(en|de)coder.*(norm|bn|bias)", "s": r"norm|bn", "l": r"(en|de)coder.*(norm|bn)"}
+
+
+def check_groups(network: nn.Module, plan: OptimizerPlan, size: str, rate: float, of_backbone: float) -> None:
+    """Check the rate and the decay of each variable against DEIM's patterns."""
+    kind = {"m": "s", "x": "l"}.get(size, size)
+    groups, _ = grouped(network, plan.groups, parameter_names(network))
+    names = {id(value): name for name, value in network.named_parameters()}
+    assert isinstance(plan.rule, AdamW)
+    for group in groups:
+        for value in group.tensors:
+            theirs, decay = authors_name(names[id(value)]), plan.rule.weight_decay
+            slow = re.search(AT_THE_BACKBONES_RATE[kind], theirs) is not None
+            undecayed = not slow and re.search(UNDECAYED[kind], theirs) is not None
+            own = group.decay if group.decay is not None else decay * (value.ndim > 1)
+            wanted = (of_backbone if slow else rate, 0 if undecayed else decay)
+            assert (rate * group.factor, own) == pytest.approx(wanted), theirs
+
+
+# The epochs in which DEIM's and RT-DETRv4's mosaic and mixup begin and end, of the same tables.
+MIXING_EPOCHS = {"n": (4, 78), "s": (4, 64), "m": (4, 49), "l": (4, 29), "x": (4, 29)}
 
 
 def test_all_d_fines_are_there() -> None:
-    assert set(recipes(("d_fine_", "deim_"))) == D_FINES.keys()
+    assert set(recipes(("d_fine_", "deim_", "rt_detr_"))) == D_FINES.keys()
 
 
 @pytest.mark.slow_except("deim_d_fine_s_coco")
@@ -127,13 +165,16 @@ def test_d_fine(name: str, tmp_path: Path) -> None:
     plan = build_training(config)
     with torch.device("meta"):
         detector = build_detector(config)
+    dense = not name.startswith("d_fine_")
+    last_rate = rate / 2 if dense and "_n_" not in name else rate
     assert round(sum(p.numel() for p in detector.network.parameters()) / 1000) == thousands
     assert plan.optimizer.schedule(3000) == pytest.approx(rate)
     assert plan.optimizer.schedule(3000) * (plan.optimizer.groups[0].factor or 1) == pytest.approx(of_backbone)
     assert plan.stream.batch_size == batch
     assert plan.num_steps == pytest.approx(epochs * 117_266 / batch, abs=50)
-    assert plan.optimizer.schedule(plan.num_steps - 1) == pytest.approx(rate / 2 if "deim" in name else rate, rel=1e-3)
+    assert plan.optimizer.schedule(plan.num_steps - 1) == pytest.approx(last_rate, rel=1e-3)
     assert plan.optimizer.average_statistics
+    assert (plan.optimizer.average_decay, plan.optimizer.average_ramp_steps) == (0.9999, 1000)
     stages, last = build_augmentation(config), plan.num_steps * (epochs - plain) / epochs
     assert [type(one).__name__ for one in stages.at(round(last) + 1).transforms] == ["RandomHorizontalFlip"]
     assert len(stages.at(round(last) - 1).transforms) == 4
@@ -143,9 +184,22 @@ def test_d_fine(name: str, tmp_path: Path) -> None:
     if sizes is not None:
         assert [one for one in sizes.drawn if one == resizer] == [resizer] * often
         assert sizes.until_step == pytest.approx(last, abs=1)
-    if "deim" in name:  # epochs 4 to 64
-        mixing = [step for step in (10, 30_000, 230_000, 240_000) if len(stages.at(step).transforms) == 6]
-        assert mixing == [30_000, 230_000]
+        assert any(isinstance(drawn, NearestAfterwards) for drawn in sizes.drawn) == dense
+    assert plan.restart_step == (pytest.approx(last, abs=1) if dense else 0)
+    assert bool(plan.freezing.freeze) == (name in {"d_fine_l_coco", "d_fine_x_coco"})
+    if dense:
+        begin, end = (plan.num_steps * epoch / epochs for epoch in MIXING_EPOCHS[name.split("_")[-2]])
+        steps = [begin - 1, begin + 1, end - 1, end + 1]
+        assert [len(stages.at(round(step)).transforms) for step in steps] == [1, 5, 5, 4]
+        mixup = build_batch_mixup(config, 0)
+        assert mixup is not None
+        assert (mixup.from_step, mixup.until_step) == pytest.approx((begin, end), abs=1)
+        check_groups(detector.network, plan.optimizer, name.split("_")[-2], rate, of_backbone)
+        assert plan.optimizer.schedule(1000) == pytest.approx(rate / 4)
+        # Half a cosine from the end of mixing to the plain epochs: three quarters of the peak in the middle.
+        assert plan.optimizer.schedule(round(end) - 9) == pytest.approx(rate)
+        assert plan.optimizer.schedule(round((end + last) / 2)) == pytest.approx((rate + last_rate) / 2, rel=1e-3)
+        assert plan.optimizer.schedule(round(last) + 1) == pytest.approx(last_rate)
 
 
 @pytest.mark.slow_except("srn_mobilenet_v2_wider_face")

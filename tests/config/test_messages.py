@@ -42,6 +42,8 @@ EXTENSIONS = {
             "gradient_accumulation_steps",
             "freeze_stage",
             "multi_scale",
+            "batch_mixup",
+            "restart_from_best_step",
             "recipe_steps",
             "debias_batch_norm",
             "fine_tune_checkpoint_channels",
@@ -50,11 +52,13 @@ EXTENSIONS = {
         "learning_rate_batch_size",
     },
     "FreezeStage": {"until_step", "variables"},
-    "MultiScale": {"min_scale", "max_scale", "multiple_of", "own_size_weight", "from_step", "until_step"},
+    "MultiScale": {
+        *("min_scale", "max_scale", "multiple_of", "own_size_weight", "resize_method", "from_step", "until_step")
+    },
     "SsdFeatureExtractor": {"tensorflow_version", "pretrained"},
     "FasterRcnnFeatureExtractor": {"pyramid", "pretrained"},
     "KeepAspectRatioResizer": {"half_pixel_centers"},
-    "CosineDecayLearningRate": {"end_factor"},
+    "CosineDecayLearningRate": {"end_factor", "warmup_power"},
     "ResizeType": {"BILINEAR_ANTIALIASED"},
     "MaskRCNNBoxPredictor": {"mask_crop_size", "deconvolve_masks"},
     "FasterRcnn": {
@@ -72,7 +76,7 @@ EXTENSIONS = {
         "roi_align",
     },
     "AutoAugmentImage": {"sub_policy"},
-    "Optimizer": {"adamw_optimizer", "parameter_group", "average_statistics"},
+    "Optimizer": {"adamw_optimizer", "parameter_group", "average_statistics", "moving_average_ramp_steps"},
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
     "CocoInputReader": {"annotations", "image_folder", "load_masks"},
     "VocInputReader": {"root", "image_set"},
@@ -82,7 +86,7 @@ EXTENSIONS = {
         *("caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize"),
         *("random_mosaic", "random_mixup", "random_copy_paste", "large_scale_jitter", "random_erasing", "random_tile"),
         *("data_anchor_sampling", "random_square_patch"),
-        *("user_augmentation", "from_step", "until_step"),
+        *("user_augmentation", "random_affine_mosaic", "skip_mosaics", "from_step", "until_step"),
     },
 }
 NEW = {
@@ -107,7 +111,7 @@ NEW |= {
 }
 NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPolicy"}
 NEW |= {"LargeScaleJitter", "RandomCopyPaste", "RandomErasing", "RandomMixup", "RandomMosaic", "RandomTile"}
-NEW |= {"DataAnchorSampling", "RandomSquarePatch"}
+NEW |= {"DataAnchorSampling", "RandomSquarePatch", "RandomAffineMosaic", "BatchMixup"}
 NEW |= {"UserArgument", "UserAugmentation"}
 NEW |= {"RfDetr", "RfDetrDecoder", "RfDetrFeatureExtractor", "RfDetrLoss", "RfDetrMatcher"}
 NEW |= {"RfDetrPostProcessing", "RfDetrProjector"}

@@ -29,7 +29,13 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset, build_groundtruth
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
-from boxwright.pipeline.training import _SCOPES, build_input_sizes, build_training, wants_pretrained
+from boxwright.pipeline.training import (
+    _SCOPES,
+    build_batch_mixup,
+    build_input_sizes,
+    build_training,
+    wants_pretrained,
+)
 from tests.center_nets import KEYPOINT_LABEL_MAP, deep_mask_variants
 from tests.center_nets import variants as center_net_variants
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder, nothing_drawn
@@ -48,7 +54,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1233
+    assert len(statuses) == 1252
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -349,7 +355,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
         *deep_mask_variants(),
     )
     models = [parse_message(text, m.DetectionModel) for text in texts]
-    scales = parse_message("train_config { multi_scale { } }", Pipeline)
+    scales = parse_message("train_config { multi_scale { } batch_mixup { } }", Pipeline)
     (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" display_name: "A" keypoints { id: 0 label: "k" } }')
     grid = parse_message("grid_anchor_generator { }", m.AnchorGenerator)
     (tmp_path / "wider.txt").write_text("a/1.jpg\n0\n")
@@ -382,7 +388,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
             build_detector(model)
         wants_pretrained(model)
     build_anchor_generator(grid)
-    build_input_sizes(scales, FixedShapeResizer(64, 64), 0)
+    assert None not in (build_input_sizes(scales, FixedShapeResizer(64, 64), 0), build_batch_mixup(scales, 0))
     load_label_map(tmp_path / "map.pbtxt")
     # Read outside the builders: which readers there are, and whether the average is evaluated.
     read |= {("TrainEvalPipelineConfig", "eval_input_reader"), ("InputReader", "name")}

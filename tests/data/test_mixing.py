@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms.v2.functional import affine, clamp_bounding_boxes
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.data.augmentation.corruption import RandomErasing
 from boxwright.data.augmentation.crop import RandomTile
 from boxwright.data.augmentation.functional.compose import covered, mask_boxes, overlay, share_covered
-from boxwright.data.augmentation.mosaic import CopyPaste, MixUp, Mosaic
+from boxwright.data.augmentation.functional.warp import move_affine, scaled_rotation
+from boxwright.data.augmentation.mosaic import AffineMosaic, BatchMixUp, CopyPaste, MixUp, Mosaic
 from boxwright.data.augmentation.pad import LargeScaleJitter
-from boxwright.data.augmentation.transform import Transform
+from boxwright.data.augmentation.transform import Chain, Transform
+from boxwright.data.batch import Batch
+from boxwright.data.loader import TrainingExamples, training_batches
+from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
+from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample
@@ -68,6 +78,107 @@ def test_mosaic_is_as_often_as_it_says() -> None:
     one = flat(1, 4, 4)
     done = [Mosaic(always(one), 0.25)(one, rng(seed)) is not one for seed in range(400)]  # type: ignore[arg-type]
     assert 70 < sum(done) < 130
+
+
+def test_affine_mosaic_by_hand() -> None:
+    """Images lie in the upper left corners of quadrants as large as the widest of them; nothing is turned or moved."""
+    other = flat(200, 8, 4, (0, 0, 2, 2))
+    mosaic = AffineMosaic(always(other), 1.0, 4, 0.0, 0.0, (1.0, 1.0), (7.0,))  # type: ignore[arg-type]
+    found = mosaic(flat(100, 2, 3, (1, 0, 3, 2)), rng())
+    # 2 × 3 becomes 4 × 6, 8 × 4 stays; a quadrant is 8 × 6.
+    assert found.image.shape == (16, 12, 3)
+    assert (found.image[:4, :6] == 100).all()
+    for top, left in ((0, 6), (8, 0), (8, 6)):
+        assert (found.image[top : top + 8, left : left + 4] == 200).all()
+    assert (found.image == 7).all(2).sum() == 16 * 12 - 24 - 3 * 32
+    assert found.boxes.tolist() == [[2, 0, 6, 4], [6, 0, 8, 2], [0, 8, 2, 10], [6, 8, 8, 10]]
+    assert found.is_mosaic
+    assert not other.is_mosaic
+
+
+def test_affine_mosaic_is_scaled_about_its_middle_and_clipped_to_it() -> None:
+    """At twice the size the middle of 8 × 8, from 2 to 6, fills the canvas; a tenth of it is shifted by."""
+    other = flat(200, 4, 4, (0, 0, 1, 1), (0, 0, 2.25, 4))
+    mosaic = AffineMosaic(always(other), 1.0, 4, 0.0, 0.0, (2.0, 2.0))  # type: ignore[arg-type]
+    found = mosaic(flat(100, 4, 4, (0, 0, 3, 3)), rng())
+    # The second box of the upper right is 4 to 6.25 by 0 to 4, of which 4 to 6 by 2 to 4 is seen; of the lower left
+    # 0.25 by 2 is, half a pixel when scaled, and the first boxes of others but the lower right are outside.
+    assert found.boxes.tolist() == [[0, 0, 2, 2], [4, 0, 8, 4], [4, 4, 6, 6], [4, 4, 8, 8]]
+    assert found.areas.tolist() == [4, 16, 4, 16]
+    assert (found.image[:4, :4] == 100).all()
+    assert (found.image[4:] == 200).all()
+
+
+@pytest.mark.parametrize(("degrees", "scale", "shift"), [(10, 1.0, (0, 0)), (-7.5, 0.6, (9, -4)), (90, 1.4, (-3, 8))])
+def test_a_canvas_is_moved_as_torchvision_moves_it(degrees: float, scale: float, shift: tuple[int, int]) -> None:
+    image = np.random.default_rng(1).integers(0, 256, (40, 56, 3)).astype(np.uint8)
+    sample = Sample(image, np.array([[5, 6, 30, 20], [0, 0, 56, 40], [40, 30, 50, 39]], np.float32), np.arange(3))
+    found = move_affine(sample, scaled_rotation(degrees, scale, shift, 40, 56), (9.0,))
+    boxes = tv_tensors.BoundingBoxes(torch.from_numpy(sample.boxes), format="XYXY", canvas_size=(40, 56))
+    arguments = (degrees, list(shift), scale, [0.0, 0.0])
+    wanted = affine(torch.from_numpy(image).permute(2, 0, 1), *arguments, fill=[9.0]).permute(1, 2, 0).numpy()
+    assert (found.image == wanted).all(2).mean() > 0.98, "but where a pixel lies halfway between two"
+    kept = clamp_bounding_boxes(affine(boxes, *arguments)).numpy()[found.labels]
+    assert len(found.boxes) >= 2
+    np.testing.assert_allclose(found.boxes, kept, atol=1e-3)
+
+
+def test_what_skips_mosaics_changes_the_others() -> None:
+    texts = (
+        "random_affine_mosaic { probability: 0.5 }",
+        "resize_image { new_height: 9 new_width: 7 } skip_mosaics: true",
+    )
+    step = build_steps([parse_message(text, m.PreprocessingStep) for text in texts], SHAPES)
+    made = [step(SHAPES[0], rng(seed)) for seed in range(10)]
+    assert {sample.is_mosaic for sample in made} == {True, False}
+    for sample in made:
+        assert (sample.image.shape[:2] == (9, 7)) != sample.is_mosaic
+
+
+def test_a_batch_is_blended_by_hand() -> None:
+    """0.45 of each image and 0.55 of the one before it; of the first, of the last."""
+    batch = [flat(level, 4, 4, (level // 100, 0, 3, 3)) for level in (0, 100, 200)]
+    found = BatchMixUp(0, 1.0, (0.45, 0.45), 5, 8)(batch, 5)
+    assert [int(sample.image[0, 0, 0]) for sample in found] == [110, 45, 145]
+    assert [sample.boxes[:, 0].tolist() for sample in found] == [[0, 2], [1, 0], [2, 1]]
+    assert all(sample.weights.tolist() == [1, 1] for sample in found)
+    for step in (4, 8):
+        unchanged = BatchMixUp(0, 1.0, (0.45, 0.45), 5, 8)(batch, step)
+        assert all(sample is before for sample, before in zip(unchanged, batch, strict=True))
+    (alone,) = BatchMixUp(0, 1.0)(batch[:1], 0)
+    assert alone is batch[0], "it is not blended with itself"
+
+
+def test_half_of_the_batches_are_blended_by_shares_of_a_range() -> None:
+    mixup = BatchMixUp(3)
+    batch = [flat(0, 2, 2), flat(200, 2, 2)]
+    levels = [int(mixup(batch, step)[1].image[0, 0, 0]) for step in range(400)]
+    blended = [level for level in levels if level != 200]
+    assert 160 < len(blended) < 240
+    assert 90 <= min(blended) < 93
+    assert 107 < max(blended) <= 110
+    assert levels == [int(mixup(batch, step)[1].image[0, 0, 0]) for step in range(400)]
+
+
+def test_the_loader_blends_batches_with_any_number_of_workers_and_from_any_step() -> None:
+    settings = StreamSettings(batch_size=4, seed=2)
+    mixup = BatchMixUp(2, 1.0, from_step=1)
+
+    def images(workers: int, first: int, mixup: BatchMixUp | None = mixup) -> list[torch.Tensor]:
+        examples = TrainingExamples(SHAPES, Chain(), FixedShapeResizer(32, 32), 2, mixup=mixup)
+        stream = training_batches(examples, replace(settings, workers=workers), first * 4, first_step=first)
+        found: list[torch.Tensor] = []
+        for batch in stream:
+            assert isinstance(batch, Batch)
+            found.append(batch.images)
+            if len(found) == 3 - first:
+                break
+        return found
+
+    whole, plain = images(0, 0), images(0, 0, None)
+    assert [torch.equal(*pair) for pair in zip(whole, plain, strict=True)] == [True, False, False]
+    assert all(torch.equal(*pair) for pair in zip(whole, images(2, 0), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(whole[1:], images(0, 1), strict=True))
 
 
 def test_mixup_by_hand() -> None:
@@ -207,6 +318,7 @@ def test_jitter_by_hand() -> None:
 TEXTS = [
     "random_mosaic { }",
     "random_mosaic { height: 33 width: 51 scale_min: 0.1 scale_max: 2.0 }",
+    "random_affine_mosaic { shorter_side: 40 }",
     "random_mixup { probability: 1.0 }",
     "random_copy_paste { probability: 1.0 }",
     "large_scale_jitter { height: 40 width: 50 }",
@@ -300,6 +412,7 @@ def test_unannotated_images_leave_the_mixture_unannotated() -> None:
         ("random_mosaic { min_centre: 0.7 max_centre: 0.6 }", "min_center: 0.7 is over"),
         ("random_mosaic { scale_min: 2.0 }", "scale_min: 2.0 is over"),
         ("random_mosaic { colour: 3 }", "three numbers"),
+        ("random_affine_mosaic { scale_min: 1.6 }", "scale_min: 1.6 is over"),
         ("large_scale_jitter { scale_min: 3.0 }", "scale_min: 3.0 is over"),
         ("random_erasing { min_area: 0.3 }", "min_area: 0.3 is over"),
         ("random_square_patch { max_side: 0.3 }", "min_side: 0.5 is over"),
@@ -317,6 +430,8 @@ def test_contradictions(text: str, wanted: str) -> None:
         "random_mosaic { probability: 1.5 }",
         "random_mosaic { min_centre: 0.0 }",
         "random_mosaic { colour: 256 }",
+        "random_affine_mosaic { shorter_side: 0 }",
+        "random_affine_mosaic { degrees: 181 }",
         "random_mixup { alpha: 0 }",
         "random_mixup { alpha: nan }",
         "random_mixup { min_weight: 1.5 }",

@@ -36,6 +36,7 @@ from boxwright.families.rf_detr.network import RfDetr
 from boxwright.families.rf_detr.weights import authors_name
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.set_matching import MatchingCosts, gather_matches, read_objects
+from boxwright.nn.optimization.moving_average import MovingAverage
 from boxwright.nn.postprocessing.queries import QueryPostprocessor
 from boxwright.types import Targets
 from tests.conftest import GOLDEN
@@ -380,6 +381,23 @@ def test_groups_of_the_optimizer(folder: Path) -> None:
     assert own.keys() == wanted.keys() - {unused}
     for name, (factor, decay) in own.items():
         assert (factor, decay) == pytest.approx(wanted[name], rel=1e-5), name
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_average_of_weights(number: int, pieces: tuple[dict[str, Tensor], dict[str, object]]) -> None:
+    """The averages after each of eight updates that walk from the first row; the authors' first update is a copy."""
+    arrays, notes = pieces
+    settings = notes[f"ema.{number}"]
+    assert isinstance(settings, dict)
+    start, *walk = arrays[f"ema.{number}.walk"].double()
+    module = torch.nn.Linear(len(start), 1, bias=False, dtype=torch.float64)
+    average = MovingAverage(module, settings["decay"], ramp_steps=settings["tau"])
+    wanted = arrays[f"ema.{number}.callback"]
+    assert len(walk) == len(wanted) == 8
+    for count, (weights, row) in enumerate(zip(walk, wanted, strict=True)):
+        module.weight.data = weights[None].clone()
+        average.update(module, count)
+        np.testing.assert_allclose(average.shadow["weight"][0].numpy(), row.numpy(), rtol=1e-12)
 
 
 def test_a_grid_of_another_shape_is_resized() -> None:

@@ -28,14 +28,17 @@ def steps_of(train: m.TrainConfig) -> list[tuple[int, int]]:
 def test_everything_that_counts_steps_keeps_its_share_of_the_run(tmp_path: Path) -> None:
     """DEIM's 483,700 steps as 4000, each number by hand: its mosaic would begin at step 14,658 otherwise."""
     train = trained(tmp_path, f"{DEIM}train_config {{ num_steps: 4000 }}")
-    assert steps_of(train) == [(121, 1939), *[(0, 3636)] * 3, (0, 0), (121, 1939)]
+    assert steps_of(train) == [(121, 1939), *[(121, 3636)] * 3, (0, 0)]
+    assert train.batch_mixup is not None
+    assert (train.batch_mixup.from_step, train.batch_mixup.until_step) == (121, 1939)
+    assert train.restart_from_best_step == 3636
     assert train.multi_scale is not None
     assert train.multi_scale.until_step == 3636
     assert train.optimizer is not None
     assert train.optimizer.adamw_optimizer is not None
     cosine = train.optimizer.adamw_optimizer.learning_rate.cosine_decay_learning_rate  # type: ignore[union-attr]
     assert cosine is not None
-    assert (cosine.total_steps, cosine.warmup_steps, cosine.hold_base_rate_steps) == (4000, 17, 1983)
+    assert (cosine.total_steps, cosine.warmup_steps, cosine.hold_base_rate_steps) == (3636, 17, 1923)
     # A window of 10,000 steps of 483,700 is one of 82.7 of 4000.
     assert train.optimizer.moving_average_decay == pytest.approx(1 - 1 / 82.7, abs=1e-5)
     assert not train.has("recipe_steps")
@@ -51,7 +54,7 @@ def test_what_a_file_or_an_override_says_stays(tmp_path: Path) -> None:
     assert train.optimizer.adamw_optimizer is not None
     cosine = train.optimizer.adamw_optimizer.learning_rate.cosine_decay_learning_rate  # type: ignore[union-attr]
     assert cosine is not None
-    assert (cosine.total_steps, cosine.warmup_steps) == (4000, 777)
+    assert (cosine.total_steps, cosine.warmup_steps) == (3636, 777)
     assert train.multi_scale is not None
     assert train.multi_scale.until_step == 99
 
@@ -67,7 +70,7 @@ def test_a_later_length_starts_from_the_one_before(tmp_path: Path) -> None:
     train = trained(tmp_path, f"{DEIM}train_config {{ num_steps: 8000 }}")
     note = set_num_steps(train, 4000)
     assert "recipe of 8000 steps is fitted to 4000" in note
-    assert steps_of(train)[1] == (0, 3636)
+    assert steps_of(train)[1] == (121, 3636)
     assert set_num_steps(train, 4000) == ""
 
 
@@ -143,6 +146,14 @@ def test_schedules_of_a_file_that_does_not_say_so_stay_and_a_line_names_the_swit
     assert "stretched to 300" in stretch_schedule(train)
     assert cosine_of(train) == (300, 30)
     assert (schedule_mismatch(train), stretch_schedule(train)) == ("", "")
+
+
+def test_a_rate_that_stays_at_its_end_value_for_the_last_steps_is_meant_so(tmp_path: Path) -> None:
+    train = trained(tmp_path, OWN.replace("warmup_steps: 10", "end_factor: 0.5") % "", "train_config.num_steps=300")
+    assert schedule_mismatch(train) == ""
+    assert stretch_schedule(train) == (
+        "nothing is stretched: from step 100 on the learning rate stays at its end_factor, to step 300"
+    )
 
 
 def test_what_an_override_says_of_such_a_file_stays(tmp_path: Path) -> None:

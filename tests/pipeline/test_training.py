@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -41,6 +42,21 @@ def test_the_sizes_of_the_published_recipes(weight: int) -> None:
     found = Counter(size_of(one) for one in sizes_of(f"own_size_weight: {weight}").drawn)
     assert found == {(side, side): 1 if side != 640 else weight for side in range(480, 801, 32)}
     assert size_of(sizes_of("").largest) == (800, 800)
+
+
+def test_inputs_are_resized_once_more_to_the_nearest_pixel() -> None:
+    """As PyTorch's interpolation by default, which DETRs' authors use on batches of the resizer's size."""
+    sizes = sizes_of("resize_method: NEAREST_AFTERWARDS own_size_weight: 2 min_scale: 0.5 multiple_of: 16", 64, 64)
+    own = FixedShapeResizer(64, 64)
+    assert list(sizes.drawn).count(own) == 2
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (50, 70, 3)).astype(np.uint8))
+    at_own_size = own(image)[0].permute(2, 0, 1)[None]
+    others = [resizer for resizer in sizes.drawn if resizer != own]
+    for resizer, side in zip(others, (32, 48, 80), strict=True):
+        pixels, true_size = resizer(image)
+        assert true_size == (side, side)
+        wanted = torch.nn.functional.interpolate(at_own_size, size=(side, side))  # to the nearest
+        assert torch.equal(pixels, wanted[0].permute(1, 2, 0))
 
 
 def test_the_shorter_side_follows() -> None:

@@ -33,7 +33,9 @@ def weights(model_dir: Path) -> dict[str, torch.Tensor]:
 
 
 def test_resumed_run_ends_with_the_same_bits(small_config: Path, tmp_path: Path) -> None:
-    ema = ["train_config.optimizer.use_moving_average=true", "train_config.optimizer.average_statistics=true"]
+    optimizer = "train_config.optimizer"
+    ema = [f"{optimizer}.{field}" for field in ("use_moving_average=true", "average_statistics=true")]
+    ema.append(f"{optimizer}.moving_average_ramp_steps=4")
     config = bw.load_config(small_config, ema)
     assert bw.train(config, tmp_path / "whole", bw.RunSettings(**QUIET)).step == 6
     part = bw.load_config(small_config, [*ema, "train_config.num_steps=2"])

@@ -178,7 +178,8 @@ SERENGETI = "rcnn_resnet101_snapshot_serengeti_2020_06_10.tar.gz"
         ("center_net_resnet101_v2_512", ["centernet_resnet101_v1_fpn_512x512_coco17_tpu-8.tar.gz"]),
         ("align_det_resnet101_coco", ["resnet101.a1h_in1k.safetensors"]),
         ("srn_resnet50_wider_face", ["SRN.pth", "resnet50.a1_in1k.safetensors"]),
-        ("deim_d_fine_s_coco", ["deim_dfine_hgnetv2_s_coco_120e.pth", "RTv4-S-hgnet.pth", HGNET]),
+        ("deim_d_fine_s_coco", ["deim_dfine_hgnetv2_s_coco_120e.pth", HGNET]),
+        ("rt_detr_v4_s_coco", ["RTv4-S-hgnet.pth", HGNET]),
         ("d_fine_s_coco", [f"dfine_s_{data}.pth" for data in ("coco", "obj2coco", "obj365")] + [TRANSFORMERS, HGNET]),
         ("faster_rcnn_resnet50_v1_fpn_640", []),  # of which the zoo has no archive
         ("refinedet_mobilenet_v2_shapes", []),

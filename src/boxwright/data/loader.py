@@ -33,6 +33,7 @@ from boxwright.base.distributed import ALONE, Processes
 from boxwright.base.errors import BoxwrightError, DataError, TrainingError, first_line
 from boxwright.base.signals import end_signals
 from boxwright.base.worker_pools import exit_while_importing
+from boxwright.data.augmentation.mosaic import BatchMixUp
 from boxwright.data.augmentation.transform import Chain, Stages
 from boxwright.data.batch import Batch, DrawnSizes, Resizer, collate, to_input
 from boxwright.data.dataset import Dataset, source_sizes
@@ -66,20 +67,30 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
         seed: int,
         *,
         sizes: DrawnSizes | None = None,
+        mixup: BatchMixUp | None = None,
         skip_bad: bool = False,
     ) -> None:
         """Store the parts.
 
         Args:
             sizes: Other resizers than `resizer` at some steps.
+            mixup: Blends the examples of a batch.
             skip_bad: Whether a sample that cannot be read is replaced by the next one.
         """
         self.skip_bad = skip_bad
         self.dataset, self.augmentation, self.resizer, self.seed = dataset, augmentation, resizer, seed
-        self.sizes = sizes
+        self.sizes, self.mixup = sizes, mixup
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    def __getitems__(self, places: Sequence[Key | SamplePosition]) -> Sequence[Sample | BoxwrightError]:
+        """Return the examples of a process's share of a batch, or the errors that prevented them; torch calls this."""
+        examples = [self[place] for place in places]
+        samples = [example for example in examples if isinstance(example, Sample)]
+        if self.mixup is None or len(samples) < len(examples):
+            return examples
+        return self.mixup(samples, SamplePosition(*places[0]).step)
 
     def __getitem__(self, place: Key | SamplePosition) -> Sample | BoxwrightError:
         """Return the example, or the error that prevented it."""

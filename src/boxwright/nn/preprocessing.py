@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from boxwright.base.device import constants, without_wait
 from boxwright.base.errors import DataError
-from boxwright.nn.ops.resize import resize_bilinear
+from boxwright.nn.ops.resize import resize_bilinear, resize_nearest
 from boxwright.types.pixels import (
     LARGEST,
     Scale,
@@ -104,6 +104,28 @@ class FixedShapeResizer(ImageResizer):
         """Return float32 [height, width, C or 1], and (height, width)."""
         resized = _resized(self.resize, image, (self.height, self.width))
         return (to_grayscale(resized) if self.convert_to_grayscale else resized), (self.height, self.width)
+
+
+@dataclass(frozen=True)
+class NearestAfterwards(ImageResizer):
+    """Resize to the size of another resizer first, then to the nearest pixel.
+
+    Attributes:
+        first: The other resizer.
+    """
+
+    first: FixedShapeResizer
+    height: int
+    width: int
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """The (height, width) of every result."""
+        return self.height, self.width
+
+    def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Return float32 [height, width, C or 1], and (height, width)."""
+        return resize_nearest(self.first(image)[0], self.height, self.width), (self.height, self.width)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ from boxwright.data.augmentation.flip import (
     RandomVerticalFlip,
 )
 from boxwright.data.augmentation.labels import DropLabel, JitterBoxes, RemapLabels, ScoresFromLogits, as_it_is
-from boxwright.data.augmentation.mosaic import CopyPaste, MixUp, Mosaic
+from boxwright.data.augmentation.mosaic import AffineMosaic, CopyPaste, MixUp, Mosaic
 from boxwright.data.augmentation.pad import (
     LargeScaleJitter,
     RandomAbsolutePad,
@@ -77,6 +77,7 @@ from boxwright.data.augmentation.transform import (
     SampleProvider,
     Stages,
     Transform,
+    UnlessMosaic,
 )
 from boxwright.data.augmentation.user_transforms import (
     OwnTransform,
@@ -141,11 +142,9 @@ def _chained(steps: Sequence[tuple[m.PreprocessingStep, Transform | None]], data
     """Return transforms in a chain; those that mix samples (None) are built here, as they apply the ones before."""
     chained: list[Transform] = []
     for step, alone in steps:
-        if alone is not None:
-            chained.append(alone)
-            continue
         others = NoSampleProvider() if dataset is None else DrawnOthers(dataset, Chain(tuple(chained)))
-        chained.append(build_chosen(step, "preprocessing_step", _MIXING_STEPS, others))
+        transform = alone or build_chosen(step, "preprocessing_step", _MIXING_STEPS, others)
+        chained.append(UnlessMosaic(transform) if step.skip_mosaics else transform)
     return Chain(tuple(chained))
 
 
@@ -182,7 +181,7 @@ def _remap(config: m.RemapLabels, labels: _LabelLookup) -> Transform:
     return RemapLabels(tuple(labels.of(number) for number in config.original_labels), new)
 
 
-def _color(config: m.RandomMosaic | m.LargeScaleJitter) -> tuple[float, ...]:
+def _color(config: m.RandomMosaic | m.RandomAffineMosaic | m.LargeScaleJitter) -> tuple[float, ...]:
     return tuple(map(float, config.color))
 
 
@@ -400,6 +399,9 @@ _MIXING_STEPS: dict[str, Callable[[Any, SampleProvider], Transform]] = {
         (c.scale_min, c.scale_max),
         c.min_visible,
         _color(c),
+    ),
+    "random_affine_mosaic": lambda c, others: AffineMosaic(
+        others, c.probability, c.shorter_side, c.degrees, c.shift, (c.scale_min, c.scale_max), _color(c)
     ),
     "random_mixup": lambda c, others: MixUp(others, c.probability, c.alpha, c.min_weight),
     "random_copy_paste": lambda c, others: CopyPaste(others, c.probability, c.max_objects, c.min_visible),

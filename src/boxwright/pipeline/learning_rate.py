@@ -71,6 +71,7 @@ def _cosine(config: m.CosineDecayLearningRate) -> Schedule:
         warmup_steps=config.warmup_steps,
         hold_steps=config.hold_base_rate_steps,
         end_share=config.end_factor,
+        warmup_power=config.warmup_power,
     )
 
 

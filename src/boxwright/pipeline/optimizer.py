@@ -27,7 +27,8 @@ class OptimizerPlan:
     """The optimizer of a run.
 
     Attributes:
-        average_decay: The decay of the weights' moving average; None for none.
+        average_decay: The decay of the weights' moving average, to which it rises; None for none.
+        average_ramp_steps: How slowly it rises exponentially; 0 for TF's rule.
         average_statistics: Whether the average is also of normalization's statistics.
         groups: Weights with a rate or decay of their own.
     """
@@ -37,6 +38,7 @@ class OptimizerPlan:
     average_decay: float | None
     groups: tuple[WeightGroup, ...] = ()
     average_statistics: bool = False
+    average_ramp_steps: int = 0
 
 
 def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
@@ -48,6 +50,7 @@ def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
         average_decay=config.moving_average_decay if config.use_moving_average else None,
         groups=tuple(_group(group) for group in config.parameter_group),
         average_statistics=config.average_statistics,
+        average_ramp_steps=config.moving_average_ramp_steps,
     )
 
 

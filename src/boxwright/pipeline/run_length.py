@@ -71,7 +71,7 @@ def scale_rates(train: TrainConfig) -> str:
 _STEPS = frozenset(
     {
         *("total_steps", "warmup_steps", "hold_base_rate_steps", "decay_steps", "step", "burnin_steps"),
-        *("from_step", "until_step"),
+        *("from_step", "until_step", "moving_average_ramp_steps", "restart_from_best_step"),
     }
 )
 _DECAY = "moving_average_decay"
@@ -169,10 +169,16 @@ def schedule_end(train: TrainConfig) -> int:
     return 0 if cosine is None else int(cosine.total_steps)
 
 
+def _keeps_last_rate(train: TrainConfig) -> bool:
+    """Return whether the rate decays to a share of its peak before the run ends, and learns with it from then on."""
+    share = sum(message.end_factor for message, _ in find_fields(train.optimizer, {"end_factor"}))
+    return share > 0 and schedule_end(train) < train.num_steps
+
+
 def schedule_mismatch(train: TrainConfig) -> str:
     """Return a line about a learning rate whose decay does not end with the run; empty if it does, or has no end."""
     end, steps = schedule_end(train), train.num_steps
-    if not (end and steps) or end == steps:
+    if not (end and steps) or end == steps or _keeps_last_rate(train):
         return ""
     return f"the learning rate ends at step {end}, the run at {steps}; --stretch_schedule ends both together"
 
@@ -180,8 +186,10 @@ def schedule_mismatch(train: TrainConfig) -> str:
 def stretch_schedule(train: TrainConfig) -> str:
     """Stretch all that counts steps, wherever it was set, so that the learning rate's decay ends with the run.
 
+    A decay that ends before the run, at a rate above 0, is meant so, and nothing changes.
+
     Returns:
-        What was done, in a sentence; empty where nothing was.
+        What was done, in a sentence; empty where there was nothing to do.
 
     Raises:
         ConfigError: Where the schedule has no end, or the run has none.
@@ -193,5 +201,7 @@ def stretch_schedule(train: TrainConfig) -> str:
         raise train.refusal("num_steps", "--stretch_schedule: the run has no end; set num_steps, or --epochs")
     if end == steps:
         return ""
+    if _keeps_last_rate(train):
+        return f"nothing is stretched: from step {end} on the learning rate stays at its end_factor, to step {steps}"
     changed = ", ".join(dict.fromkeys(stretch(train, steps, end)))
     return f"the schedule of {end} steps is stretched to {steps} ({changed})"

@@ -11,13 +11,14 @@ from typing import Any, Literal
 from boxwright.config.build import require
 from boxwright.config.preset import defining_folder
 from boxwright.config.support import broken_rules, refuse_contradictions, refuse_unsupported
+from boxwright.data.augmentation.mosaic import BatchMixUp
 from boxwright.data.batch import DrawnSizes
 from boxwright.data.order import StreamSettings
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.table import find_family
 from boxwright.nn.optimization.optimizers import Clip, clip_by_global_norm, clip_each_by_norm
 from boxwright.nn.optimization.trainable import FreezeStage, Freezing
-from boxwright.nn.preprocessing import FixedShapeResizer, ImageResizer
+from boxwright.nn.preprocessing import FixedShapeResizer, ImageResizer, NearestAfterwards
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.missing import can_be_endless
@@ -41,8 +42,21 @@ def build_input_sizes(config: m.TrainEvalPipelineConfig, resizer: ImageResizer, 
         return None
     own = (resizer.height, resizer.width)
     sizes = sorted([*(size for size in _sizes(scales, own) if size != own), *[own] * scales.own_size_weight] or [own])
-    drawn = [replace(resizer, height=height, width=width) for height, width in sizes]
+    drawn: list[ImageResizer]
+    if scales.resize_method is m.MultiScaleMethod.NEAREST_AFTERWARDS:
+        drawn = [resizer if size == own else NearestAfterwards(resizer, *size) for size in sizes]
+    else:
+        drawn = [replace(resizer, height=height, width=width) for height, width in sizes]
     return DrawnSizes(resizer, drawn, seed, scales.from_step, scales.until_step)
+
+
+def build_batch_mixup(config: m.TrainEvalPipelineConfig, seed: int) -> BatchMixUp | None:
+    """Return how batches are blended; None where they are not."""
+    mixup = config.train_config.batch_mixup if config.train_config is not None else None
+    if mixup is None:
+        return None
+    shares = (mixup.min_share, mixup.max_share)
+    return BatchMixUp(seed, mixup.probability, shares, mixup.from_step, mixup.until_step)
 
 
 def _sizes(config: m.MultiScale, own: tuple[int, int]) -> list[tuple[int, int]]:
@@ -105,6 +119,7 @@ class TrainingPlan:
         summarize_gradients: Whether to log the gradient norm of each variable.
         keep_every_n_hours: The interval of checkpoints that are kept permanently.
         several_sizes: Whether the size of inputs changes from batch to batch.
+        restart_step: From which step on training restarts from the best state; 0 for never.
         debias: Whether statistics of batch normalization are used without their initial values' share.
     """
 
@@ -123,6 +138,7 @@ class TrainingPlan:
     keep_every_n_hours: float
     several_sizes: bool = False
     debias: bool = True
+    restart_step: int = 0
 
     def with_seed(self, seed: int) -> TrainingPlan:
         """Return the same plan with another seed."""
@@ -180,6 +196,7 @@ def build_training(
         keep_every_n_hours=train.keep_checkpoint_every_n_hours,
         several_sizes=train.multi_scale is not None,
         debias=train.debias_batch_norm,
+        restart_step=train.restart_from_best_step,
     )
 
 

@@ -19,7 +19,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_augmentation, in_use
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset, build_groundtruth
-from boxwright.pipeline.training import build_input_sizes
+from boxwright.pipeline.training import build_batch_mixup, build_input_sizes
 from boxwright.types import Sample
 
 
@@ -68,7 +68,8 @@ def training_examples(
     )
     augmentation, resizer = build_augmentation(config, dataset).then(further), detector.preprocessor.resizer
     sizes = build_input_sizes(config, resizer, seed)
-    return TrainingExamples(dataset, augmentation, resizer, seed, sizes=sizes, skip_bad=skip_bad)
+    mixup = build_batch_mixup(config, seed)
+    return TrainingExamples(dataset, augmentation, resizer, seed, sizes=sizes, mixup=mixup, skip_bad=skip_bad)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from boxwright.training.examples import on_device
 from boxwright.training.forensics import dump_step
 from boxwright.training.log import TrainingLog
 from boxwright.training.losses import graphed
+from boxwright.training.restart import is_restart_due, read_restart
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import Selection, TrainingState
 from boxwright.training.step import Learner, NotFiniteError, StepReport, check_step
@@ -278,6 +279,7 @@ class Loop:
 
     def _step(self, batch: Batch) -> StepReport | None:
         """Take a step; None where it was not finite, and left out."""
+        self._restart_if_due()
         if self.state.step in self.learner.trainable.changes():
             self._log_trainable()
         while True:
@@ -297,6 +299,22 @@ class Loop:
             self.progress.last, self.progress.skipped_in_a_row = report, 0
             return report
 
+    def _restart_if_due(self) -> None:
+        """Go back to the best state where that is due; a run without an evaluation goes on as it is."""
+        if self.plan.restart_step and self.state.step == self.plan.restart_step:
+            self._agree_on_selection()
+        if not is_restart_due(self.state, self.plan.restart_step):
+            return
+        self.writer.wait()
+        with self.step_log.clock_stopped():
+            content = self.processes.from_leader(lambda: read_restart(self.state, self.store))
+        if content is None:
+            self.processes.log.warning(f"step {self.state.step}: nothing was evaluated yet to restart from")
+            return
+        self.state.restart(content)
+        best, step = content["step"], self.state.step
+        self.processes.log.info(f"step {step}: training goes on from the best state, of step {best}")
+
     def _observe_loss(self, previous: StepReport | None, report: StepReport) -> None:
         """Warn, or end the run, if it has diverged; only of steps whose numbers need not be waited for any more."""
         known = [previous] if previous is not None and previous.batch is not None else []
@@ -314,7 +332,7 @@ class Loop:
         return (
             self.device.type == "cpu"
             or self.progress.skipped_in_a_row > 0
-            or step in (1, self.plan.num_steps)
+            or step in (1, self.plan.num_steps, self.plan.restart_step)
             or any(step % every == 0 for every in intervals)
         )
 
@@ -377,7 +395,9 @@ class Loop:
         self._agree_on_selection()
         with self.step_log.clock_stopped():
             known = self.evaluations.start(self.learner.losses, self._content, self.stop_requested)
-        if known or self.settings.patience:  # patience must end the run at the same step whatever metrics take
+        # Patience must end the run at the same step whatever metrics take, and a restart come at the same step.
+        restarts = 0 < self.plan.restart_step <= self.state.step
+        if known or self.settings.patience or restarts:
             self._agree_on_selection()
 
     def _collect_when_ready(self) -> None:

@@ -21,7 +21,8 @@ from boxwright.base.errors import CheckpointError, ConfigError
 from boxwright.base.threads import MOST_THREADS, usable_cpus
 from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import InitialShares, shares_of_layers, shares_of_new
-from boxwright.nn.optimization.optimizers import MovingAverage, Optimizer, average_decay, grouped
+from boxwright.nn.optimization.moving_average import MovingAverage
+from boxwright.nn.optimization.optimizers import Optimizer, grouped
 from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.divergence import DivergenceMonitor
 from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES
@@ -138,6 +139,8 @@ class TrainingState:
         divergence: Knows the last losses, and whether the last of all was far above them.
         groups: A line for the log on each of the groups of weights that learn alike, where there are several.
         changed_freezing: How many weights the program froze or unfroze itself, against the configuration.
+        restarts: How often training went back to the best state (`train_config.restart_from_best_step`).
+        restarted_at: The step at which it did so last; -1 for never.
     """
 
     detector: Detector
@@ -154,6 +157,8 @@ class TrainingState:
     divergence: DivergenceMonitor = field(default_factory=DivergenceMonitor)
     groups: tuple[str, ...] = ()
     changed_freezing: int = 0
+    restarts: int = 0
+    restarted_at: int = -1
 
     def counters(self) -> Counters:
         """Return how far the run has come."""
@@ -175,7 +180,7 @@ class TrainingState:
             passes: Of the network in training, each of which moved the statistics of normalization.
             averaged: Whether the moving average was updated, if there is one.
         """
-        decay = average_decay(self.average.decay, self.step) if self.average is not None and averaged else None
+        decay = self.average.decay_after(self.step) if self.average is not None and averaged else None
         network = self.detector.network
         network.initial_shares = network.initial_shares.after(passes, decay)
         self.step += 1
@@ -207,6 +212,7 @@ class TrainingState:
             "selection": self.selection.content(),
             "recent_losses": list(self.divergence.losses),
             "began": self.began,
+            RESTARTS: [self.restarts, self.restarted_at],
             **({CHANGED_FREEZING: self.changed_freezing} if self.changed_freezing else {}),
         }
 
@@ -224,6 +230,36 @@ class TrainingState:
                 f"the run so far used {content['optimizer_kind']}, the configuration asks for "
                 f"{type(self.optimizer.rule).__name__}; use another model_dir"
             )
+        self._restore_weights(content)
+        self.step, self.samples, self.parts = content["step"], content["samples"], max(content["parts"], 1)
+        self.seed, self.began = content["seed"], float(content["began"])
+        self.selection = self.selection.restored(content["selection"])
+        # Those of earlier versions have neither losses nor restarts.
+        self.divergence.restore(content.get("recent_losses", []))
+        self.restarts, self.restarted_at = _read_restarts(content)
+        self._shorten_average()
+
+    def restart(self, content: dict[str, Any]) -> None:
+        """Take over weights, averages and the optimizer of another step; steps, data and schedules go on from here.
+
+        The window of the average, 1 / (1 - decay), is a half of the configured one after the second restart, then a
+        third, and so on.
+
+        Args:
+            content: As for `restore`.
+
+        Raises:
+            CheckpointError: Where it is of another network.
+        """
+        self._restore_weights(content)
+        self.restarts, self.restarted_at = self.restarts + 1, self.step
+        self._shorten_average()
+
+    def _shorten_average(self) -> None:
+        if self.average is not None:
+            self.average.shorten(max(self.restarts, 1))
+
+    def _restore_weights(self, content: dict[str, Any]) -> None:
         try:
             self.detector.network.load_state_dict(content["network"])
             self.optimizer.load_state_dict(content["optimizer"])
@@ -238,12 +274,17 @@ class TrainingState:
             # The first line of load_state_dict's message only says that there are errors.
             first = lines[min(1, len(lines) - 1)].strip()
             raise CheckpointError(f"the checkpoint is of another network ({first}); use another model_dir") from None
-        self.step, self.samples, self.parts = content["step"], content["samples"], max(content["parts"], 1)
-        self.seed, self.began = content["seed"], float(content["began"])
         network = self.detector.network
         network.initial_shares = shares_of_layers(network, content[SHARES], content[AVERAGE_SHARES])
-        self.selection = self.selection.restored(content["selection"])
-        self.divergence.restore(content.get("recent_losses", []))  # those of earlier versions have none
+
+
+def _read_restarts(content: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how often a run restarted and when last; a `CheckpointError` where a checkpoint says something else."""
+    restarts = content.get(RESTARTS, [0, -1])
+    match restarts:
+        case [int(count), int(step)] if 0 <= count <= content["step"] + 1:
+            return count, step
+    raise CheckpointError(f"the checkpoint's restarts are not as they were written: {str(restarts)[:120]}")
 
 
 def _check_slots(optimizer: Optimizer) -> None:
@@ -266,7 +307,8 @@ def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | Non
     groups, said = grouped(detector.network, plan.optimizer.groups, parameter_names(detector.network))
     decay = plan.optimizer.average_decay
     statistics = detector.network.named_statistics() if plan.optimizer.average_statistics else ()
-    average = None if decay is None else MovingAverage(detector.network, decay, statistics)
+    ramp_steps = plan.optimizer.average_ramp_steps
+    average = None if decay is None else MovingAverage(detector.network, decay, statistics, ramp_steps=ramp_steps)
     device = next(detector.network.parameters()).device
     scaler = torch.amp.GradScaler(device.type, enabled=plan.precision == "float16")
     return TrainingState(
@@ -288,6 +330,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 # Keys of a checkpoint.
 CHANGED_FREEZING = "changed_freezing"
+RESTARTS = "restarts"
 THREADS = "threads"
 
 

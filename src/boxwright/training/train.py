@@ -370,6 +370,7 @@ def _check_shards(plan: TrainingPlan, processes: Processes) -> None:
     for wrong, why in (
         (processes.count == 1, "one process has nobody to share with; torchrun starts more"),
         (plan.precision == "float16", "the scale of float16's gradients is not shared; bfloat16 needs none"),
+        (plan.restart_step > 0, "sharded weights cannot go back to others (train_config.restart_from_best_step)"),
         (plan.summarize_gradients, "no process has whole gradients for train_config.summarize_gradients"),
     ):
         if wrong:

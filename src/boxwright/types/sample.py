@@ -99,6 +99,7 @@ class Sample:
         negative_labels: int64 [V]; classes that were verified to be absent.
         not_exhaustive_labels: int64 [V]; classes of which not all objects are annotated (LVIS).
         left_out: The number of objects that were dropped because their classes are not in the label map.
+        is_mosaic: Whether a mosaic made it of several images.
         annotated: Whether the image was annotated at all; unannotated images do not count in losses.
         id: The image's id in its source.
         filename: The image's file name in its source; may be empty.
@@ -141,6 +142,7 @@ class Sample:
     negative_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     not_exhaustive_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     left_out: int = 0
+    is_mosaic: bool = False
     annotated: bool = True
     id: str = ""
     filename: str = ""

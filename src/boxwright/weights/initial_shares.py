@@ -21,7 +21,7 @@ from boxwright.nn.initial_statistics import (
     without_initial,
 )
 from boxwright.nn.network import Parts, is_within
-from boxwright.nn.optimization.optimizers import average_decay
+from boxwright.nn.optimization.moving_average import average_decay
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.optimizer import build_optimizer
@@ -90,7 +90,7 @@ def _derived(content: Mapping[str, Any], config: m.TrainEvalPipelineConfig) -> t
     if plan.average_decay is None or not plan.average_statistics:
         return at_the_end, ""
     for step in range(content["step"]):
-        shares = shares.after(passes, average_decay(plan.average_decay, step))
+        shares = shares.after(passes, average_decay(plan.average_decay, step, plan.average_ramp_steps))
         if all(group.share < _NEGLIGIBLE and group.average_share < _NEGLIGIBLE for group in shares.groups):
             return InitialShares(), ""
     return shares, ""

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
+from boxwright.config.support import refuse_contradictions
 from boxwright.nn.optimization import undo
+from boxwright.nn.optimization.moving_average import MovingAverage, average_decay
 from boxwright.nn.optimization.optimizers import (
     Adam,
     AdamW,
     Momentum,
     MomentumTF1,
-    MovingAverage,
     Optimizer,
     RMSProp,
     RMSPropTF1,
@@ -46,6 +47,24 @@ def test_moving_average_by_hand(decay: float, wanted: list[float]) -> None:
         average.update(layer, count)
         found.append(average.shadow["weight"].item())
     assert found == pytest.approx(wanted)
+
+
+def test_a_decay_that_rises_exponentially_by_hand() -> None:
+    """0.9 · (1 − e^(−n / 4)): 0.354122 at n = 2, 0.568909 at 4; the first update copies."""
+    decays = [average_decay(0.9, count, 4) for count in range(4)]
+    assert decays == pytest.approx([0, 0.354122, 0.474870, 0.568909], abs=1e-6)
+    assert average_decay(0.9999, 10**6, 1000) == pytest.approx(0.9999, rel=1e-12)
+    layer = torch.nn.Linear(1, 1, bias=False)
+    average, found = MovingAverage(layer, 0.9, ramp_steps=4), []
+    for count, weight in enumerate((2.0, 3.0)):
+        with torch.no_grad():
+            layer.weight.fill_(weight)
+        average.update(layer, count)
+        found.append(average.shadow["weight"].item())
+    assert found == pytest.approx([2, 3 - 0.354122], abs=1e-6)
+    with pytest.raises(ConfigError, match="moving_average_ramp_steps: there is no average; set use_moving_average"):
+        text = "adam_optimizer { } use_moving_average: false moving_average_ramp_steps: 9"
+        refuse_contradictions(parse_message(text, m.Optimizer))
 
 
 def test_statistics_are_averaged_where_they_are_named() -> None:

@@ -23,6 +23,13 @@ from boxwright.pipeline.optimizer import build_optimizer
             [0.5, 0.5, 1, 1, 1, 0.1, 0.1, 0.1, 0.05],
         ),
         (CosineDecay(2.0, 100, end_share=0.25), [0, 50, 100, 101], [2, 1.25, 0.5, 0.5]),
+        # DEIM's: in the square of the step up to 10, then flat to 30, half a cosine to 50, and half of the peak.
+        (
+            CosineDecay(4.0, 50, 0.0, 10, 20, end_share=0.5, warmup_power=2),
+            [0, 1, 5, 9, 10, 29, 40, 50, 60],
+            [0, 0.04, 1, 3.24, 4, 4, 3, 2, 2],
+        ),
+        (CosineDecay(5.0, 100, 1.0, 4, warmup_power=0.5), [0, 1, 4], [1, 3, 5]),
         (CosineDecay(1.0, 100, 0.1, 9), [0, 4, 8, 9, 100, 101], [0.1, 0.5, 0.9, 1, 0, 0]),
         (
             CosineDecay(1.0, 120, 0.1, 9, 20),

@@ -55,12 +55,13 @@ def test_frozen_random_weights(small_config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "decay", "count"),
-    # By hand: 1 / (1 - (1 + n) / (10 + n)) = (10 + n) / 9, and 1 / (1 - decay) where that is less.
-    [(600, 0.9999, 68), (90_000, 0.9999, 10_000), (600, 0.9, 10), (5, 0.9999, 2)],
+    ("steps", "decay", "ramp", "count"),
+    # By hand: 1 / (1 - (1 + n) / (10 + n)) = (10 + n) / 9, and 1 / (1 - decay) where that is less; with a ramp as long
+    # as the run 1 / (1 - decay (1 - 1 / e)).
+    [(600, 0.9999, 0, 68), (90_000, 0.9999, 0, 10_000), (600, 0.9, 0, 10), (5, 0.9999, 0, 2), (600, 0.9999, 600, 3)],
 )
-def test_what_an_average_is_of(small_config: Path, steps: int, decay: float, count: int) -> None:
-    average = f"train_config.optimizer={{momentum_optimizer: {{learning_rate: {{constant_learning_rate: {{}}}}}}, moving_average_decay: {decay}}}"
+def test_what_an_average_is_of(small_config: Path, steps: int, decay: float, ramp: int, count: int) -> None:
+    average = f"train_config.optimizer={{momentum_optimizer: {{learning_rate: {{constant_learning_rate: {{}}}}}}, moving_average_decay: {decay}, moving_average_ramp_steps: {ramp}}}"
     plan = build_training(bw.load_config(small_config, [average, f"train_config.num_steps={steps}"]))
     (found,) = check_average(plan, evaluated=True)
     assert f"mostly of the last {count} of {steps} steps; batch" in found.found

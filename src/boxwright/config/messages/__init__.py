@@ -5,8 +5,8 @@ from boxwright.config.messages.anchor_generator import (
     SsdAnchorGenerator,
 )
 from boxwright.config.messages.augmentation_beyond_tf import (
-    CaffeDistort, DataAnchorSampling, LargeScaleJitter, OverlapCrop, RandomCopyPaste, RandomErasing, RandomExpand,
-    RandomInterpolationResize, RandomMixup, RandomMosaic, RandomSquarePatch, RandomTile, UserArgument,
+    CaffeDistort, DataAnchorSampling, LargeScaleJitter, OverlapCrop, RandomAffineMosaic, RandomCopyPaste, RandomErasing,
+    RandomExpand, RandomInterpolationResize, RandomMixup, RandomMosaic, RandomSquarePatch, RandomTile, UserArgument,
     UserAugmentation,
 )
 from boxwright.config.messages.box_predictor import (
@@ -76,6 +76,6 @@ from boxwright.config.messages.target_assignment import (
     SquareBoxCoder, ThresholdedIouSimilarity,
 )
 from boxwright.config.messages.train import (
-    ChannelOrder, CheckpointVersion, FreezeStage, GradientClipping, GraphRewriter, MultiScale, Quantization,
-    TrainConfig, WeightsOrigin,
+    BatchMixup, ChannelOrder, CheckpointVersion, FreezeStage, GradientClipping, GraphRewriter, MultiScale,
+    MultiScaleMethod, Quantization, TrainConfig, WeightsOrigin,
 )

@@ -78,6 +78,25 @@ class RandomMosaic(Message):
         together("height", "width"), ordered("min_center", "max_center"), ordered("scale_min", "scale_max"),
     )
 
+class RandomAffineMosaic(Message):
+    """Puts the image and three others into the quadrants of a canvas, which is turned, shifted and scaled as a whole.
+
+    As DEIM (Huang et al., 2024; an extension of Boxwright).
+    """
+
+    probability: float = number(1.0, "[0, 1]", "Chance of doing it.")
+    shorter_side: int = number(320, "[1, 8192]", "Each image is resized so that its shorter side has this length.",
+        unit="pixels")
+    degrees: float = number(10.0, "[0, 180]", "Most that the canvas is turned to either side.")
+    shift: float = number(0.1, "[0, 1]", "Most that it is shifted, in units of its sides.")
+    scale_min: float = number(0.5, "(0, 100]", "Least scale of the canvas.")
+    scale_max: float = number(1.5, "(0, 100]", "Largest scale of the canvas.")
+    color: list[int] = number([0, 0, 0], "[0, 255]", "RGB of what no image covers.", length=3)
+
+    rules = (
+        ordered("scale_min", "scale_max"),
+    )
+
 class RandomMixup(Message):
     """Blends another image in; its objects come along (Zhang et al., 2019; an extension of Boxwright)."""
 

@@ -53,7 +53,9 @@ class CosineDecayLearningRate(Message):
     total_steps: UInt32 = number(4000000, "[0, inf)", "Step at which the rate reaches 0; counts warmup and hold.")
     warmup_learning_rate: float = number(0.0002, "[0, inf)", "Learning rate at step 0, if warmup_steps is above 0.")
     warmup_steps: UInt32 = number(10000, "[0, inf)",
-        "Steps of linear rise from warmup_learning_rate to learning_rate_base; 0 = no warmup.")
+        "Steps of rise from warmup_learning_rate to learning_rate_base; 0 = no warmup.")
+    warmup_power: float = number(1.0, "(0, inf)", "Ours: the rise is in proportion to this power of the step: 1 "
+        "linear, 2 quadratic.")
     hold_base_rate_steps: UInt32 = number(0, "[0, inf)",
         "Steps to stay at learning_rate_base after warmup before decaying.")
     end_factor: float = number(0.0, "[0, 1]", "Ours: the rate falls to this share of learning_rate_base, and stays.")
@@ -131,6 +133,9 @@ class Optimizer(Message):
     use_moving_average: bool = field(True, "Also keep an exponential moving average of the weights during training.")
     moving_average_decay: float = number(0.9999, "[0, 1]",
         "Share of the old average kept at each step; 0..1, close to 1 = slow average.")
+    moving_average_ramp_steps: UInt32 = number(0, "[0, inf)", "Ours: the decay of update n = 1, 2, … is "
+        "moving_average_decay × (1 − e^(−n / this)), and the first update copies the weights; 0: TF's rule, the "
+        "smaller of moving_average_decay and (1 + n) / (10 + n).")
     parameter_group: list[ParameterGroup] = field([], "Ours: variables with a rate or decay of their own.")
     average_statistics: bool = field(False, "Ours: the moving average is also of batch normalization's statistics, as "
         "DETRs' authors keep it; without, the average of the weights is evaluated with training's statistics.")
@@ -138,4 +143,6 @@ class Optimizer(Message):
     rules = (
         refuse("average_statistics", "there is no average; set use_moving_average",
             when=lambda c: c.average_statistics and not c.use_moving_average),
+        refuse("moving_average_ramp_steps", "there is no average; set use_moving_average",
+            when=lambda c: c.moving_average_ramp_steps and not c.use_moving_average),
     )

@@ -10,6 +10,7 @@ from boxwright.config.messages.augmentation_beyond_tf import (
     DataAnchorSampling,
     LargeScaleJitter,
     OverlapCrop,
+    RandomAffineMosaic,
     RandomCopyPaste,
     RandomErasing,
     RandomExpand,
@@ -369,7 +370,7 @@ class AdjustGamma(Message):
     gamma: float = number(1.0, "[0, inf)", "Exponent; above 1 darkens, below 1 brightens.")
     gain: float = number(1.0, "(-inf, inf)", "Constant multiplier of the result.")
 
-class PreprocessingStep(Message, oneof="preprocessing_step", outside=("from_step", "until_step")):
+class PreprocessingStep(Message, oneof="preprocessing_step", outside=("skip_mosaics", "from_step", "until_step")):
     """One augmentation or preprocessing step; set exactly one, and in which training steps if not in all."""
 
     normalize_image: NormalizeImage | None = field(None, "Map pixel values linearly from one range to another.")
@@ -440,6 +441,7 @@ class PreprocessingStep(Message, oneof="preprocessing_step", outside=("from_step
     random_interpolation_resize: RandomInterpolationResize | None = field(None,
         "Ours: resize by an interpolation chosen at random.")
     random_mosaic: RandomMosaic | None = field(None, "Ours: put the image and three others around a point.")
+    random_affine_mosaic: RandomAffineMosaic | None = field(None, "Ours: put the image and three others in quadrants.")
     random_mixup: RandomMixup | None = field(None, "Ours: blend another image in, with its objects.")
     random_copy_paste: RandomCopyPaste | None = field(None, "Ours: paste objects of another image.")
     large_scale_jitter: LargeScaleJitter | None = field(None,
@@ -451,6 +453,7 @@ class PreprocessingStep(Message, oneof="preprocessing_step", outside=("from_step
     random_square_patch: RandomSquarePatch | None = field(None, "Ours: crops a square and resizes it.")
     user_augmentation: UserAugmentation | None = field(None,
         "Ours: A transform of your own, of torchvision or of Albumentations.")
+    skip_mosaics: bool = field(False, "Ours: samples that a mosaic made of several are left as they are.")
     from_step: UInt32 = number(0, "[0, inf)", "Ours: the training step from which samples are changed so.")
     until_step: UInt32 = number(0, "[0, inf)", "Ours: the training step from which they no longer are; 0 for none.")
 

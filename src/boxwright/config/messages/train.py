@@ -11,7 +11,7 @@ from boxwright.config.field import AllowedValues, Enum, UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.optimizer import Optimizer
 from boxwright.config.messages.preprocessor import PreprocessingStep
-from boxwright.config.rules import QUANTIZATION, QUEUE, TF1_SERVERS, excludes, refuse
+from boxwright.config.rules import QUANTIZATION, QUEUE, TF1_SERVERS, excludes, ordered, refuse
 
 
 class Quantization(Message):
@@ -47,6 +47,12 @@ class FreezeStage(Message):
     until_step: UInt32 = number(0, "[0, inf)", "The step from which these variables learn.")
     variables: list[str] = field([], "Name patterns (regex) of the variables that wait until then.")
 
+class MultiScaleMethod(Enum):
+    """How inputs get the size that was drawn (an extension of Boxwright)."""
+
+    IMAGE_RESIZER = 0
+    NEAREST_AFTERWARDS = 1
+
 class MultiScale(Message):
     """Inputs of another size in each batch (an extension of Boxwright)."""
 
@@ -55,11 +61,30 @@ class MultiScale(Message):
     multiple_of: UInt32 = number(32, "[1, 4096]", "Sides are multiples of this.", unit="pixels")
     own_size_weight: UInt32 = number(1, "[0, 10000]",
         "How often the resizer's own size is drawn, where each of the others is drawn once.")
+    resize_method: MultiScaleMethod = field(MultiScaleMethod.IMAGE_RESIZER,
+        "IMAGE_RESIZER: images are resized once, as the image resizer does; NEAREST_AFTERWARDS: inputs of the image "
+        "resizer's size are resized once more, to the nearest pixel, as DETRs' authors do.")
     from_step: UInt32 = number(0, "[0, inf)", "The training step from which sizes are drawn.")
     until_step: UInt32 = number(0, "[0, inf)", "The training step from which inputs have the resizer's own size; 0 for "
         "none.")
 
     rules = (
+        refuse("until_step", "{until_step} is not after from_step {from_step}",
+            when=lambda c: c.has("until_step") and c.until_step <= c.from_step),
+    )
+
+class BatchMixup(Message):
+    """Blends each image of a batch with the one before it, at random (an extension of Boxwright)."""
+
+    probability: float = number(0.5, "[0, 1]", "Chance that a batch is blended.")
+    min_share: float = number(0.45, "[0, 1]", "Least share of an image, the same for all of a batch; the one before it "
+        "has the rest. Objects of both count in full.")
+    max_share: float = number(0.55, "[0, 1]", "Largest share of an image.")
+    from_step: UInt32 = number(0, "[0, inf)", "The training step from which batches are blended.")
+    until_step: UInt32 = number(0, "[0, inf)", "The training step from which they no longer are; 0 for none.")
+
+    rules = (
+        ordered("min_share", "max_share"),
         refuse("until_step", "{until_step} is not after from_step {from_step}",
             when=lambda c: c.has("until_step") and c.until_step <= c.from_step),
     )
@@ -153,6 +178,10 @@ class TrainConfig(Message, path="train_config"):
     debias_batch_norm: bool = field(True, "Ours: batch normalization's moving statistics that began with mean 0 and "
         "variance 1 are used without the share of these that a short run leaves in them; false: with it, as in TF.")
     multi_scale: MultiScale | None = field(None, "Ours: inputs of another size in each batch; default: of one size.")
+    restart_from_best_step: UInt32 = number(0, "[0, inf)", "Ours: at this step training goes on from the state that "
+        "was evaluated best, and so after each later evaluation without a gain, with a shorter average; 0: never.")
+    batch_mixup: BatchMixup | None = field(None, "Ours: images of a batch are blended with each other; default: not. "
+        "random_mixup blends before images have one size.")
     recipe_steps: UInt32 = number(0, "[0, inf)", "Ours: the num_steps for which the schedules of the same file are "
         "meant; with another num_steps they are stretched. A preset has its own; `boxwright init` writes it.")
     learning_rate_batch_size: UInt32 = number(0, "[0, 1000000]", "Ours: in a preset: the batch size that its learning "

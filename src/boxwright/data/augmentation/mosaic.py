@@ -5,6 +5,7 @@ Dimensions: N objects.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,9 @@ from boxwright.data.augmentation.crop import crop, overlapping
 from boxwright.data.augmentation.functional.compose import covered, mask_boxes, overlay, share_covered
 from boxwright.data.augmentation.functional.geometry import Window, pad, resize
 from boxwright.data.augmentation.functional.pixels import Pixels, as_float, like, make_canvas
+from boxwright.data.augmentation.functional.warp import move_affine, scaled_rotation
 from boxwright.data.augmentation.transform import SampleProvider
+from boxwright.nn.ops.resize import resize_antialiased
 from boxwright.types import Sample
 
 
@@ -40,17 +43,70 @@ class MixUp:
         """Return the blend of two samples, or the sample unchanged."""
         if rng.random() >= self.probability:
             return sample
-        share, other = float(rng.beta(self.alpha, self.alpha)), self.others(rng)
-        height, width = np.maximum(sample.image.shape[:2], other.image.shape[:2])
-        placed, blend = [], np.zeros((height, width, sample.image.shape[2]), np.float32)
-        for source, part in ((sample, share), (other, 1 - share)):
-            canvas = np.zeros(blend.shape, np.float32)
-            weights = source.weights * np.float32(max(part, self.min_weight))
-            weighted = replace(source, image=as_float(source.image), weights=weights)
-            placed.append(pad(weighted, canvas, (0, 0)))
-            blend += np.float32(part) * canvas
-        whole = sample.image.dtype == other.image.dtype == np.uint8
-        return overlay(like(sample.image, blend) if whole else blend, placed)
+        share = float(rng.beta(self.alpha, self.alpha))
+        return _blend(sample, self.others(rng), share, self.min_weight)
+
+
+# Separates these draws from those of order, augmentation, sizes and networks.
+_BLENDING = 0x6D697875
+
+
+@dataclass(frozen=True)
+class BatchMixUp:
+    """Blend each image of a batch with the one before it, the first with the last (as DEIM; Huang et al., 2024).
+
+    Objects of both images stay, with their full weight. What is drawn follows from seed and step alone: every process
+    blends its part of a batch alike, and a resumed run draws the same.
+
+    Attributes:
+        probability: How often a batch is blended.
+        shares: (min, max) share of each image; the one before it has the rest.
+        until_step: The training step from which no batch is blended; 0 for none.
+    """
+
+    seed: int
+    probability: float = 0.5
+    shares: tuple[float, float] = (0.45, 0.55)
+    from_step: int = 0
+    until_step: int = 0
+
+    def __call__(self, samples: Sequence[Sample], step: int) -> list[Sample]:
+        """Return the samples of a step's batch, counted from 0, blended or as they are; one alone stays as it is.
+
+        Args:
+            samples: At the network's size.
+            step: The training step.
+        """
+        rng = np.random.default_rng([self.seed, step, _BLENDING, 1])
+        ended = self.until_step and step >= self.until_step
+        if len(samples) < 2 or step < self.from_step or ended or rng.random() >= self.probability:
+            return list(samples)
+        share = float(rng.uniform(*self.shares))
+        before = [samples[-1], *samples[:-1]]
+        return [_blend(sample, other, share, 1.0) for sample, other in zip(samples, before, strict=True)]
+
+
+def _blend(sample: Sample, other: Sample, share: float, min_weight: float) -> Sample:
+    """Return two samples in one image, aligned at the upper left corners.
+
+    Args:
+        share: Of the first; the other has the rest.
+        min_weight: The least weight of an object, which is its image's share otherwise.
+    """
+    height, width = np.maximum(sample.image.shape[:2], other.image.shape[:2])
+    placed, blend = [], np.zeros((height, width, sample.image.shape[2]), np.float32)
+    for source, part in ((sample, share), (other, 1 - share)):
+        canvas = np.zeros(blend.shape, np.float32)
+        weights = source.weights * np.float32(max(part, min_weight))
+        weighted = replace(source, image=as_float(source.image), weights=weights)
+        placed.append(pad(weighted, canvas, (0, 0)))
+        blend += np.float32(part) * canvas
+    whole = sample.image.dtype == other.image.dtype == np.uint8
+    blended = overlay(like(sample.image, blend) if whole else blend, placed)
+    if sample.true_size is None or other.true_size is None:
+        return blended
+    tall, wide = np.maximum(sample.true_size, other.true_size).tolist()
+    return replace(blended, true_size=(tall, wide))
 
 
 @dataclass(frozen=True)
@@ -172,7 +228,7 @@ class Mosaic:
             part = self._part(source, (height, width), (tall, wide), (above, left), rng)
             shown_tall, shown_wide = part.image.shape[:2]
             placed.append(pad(part, canvas, (x - left * shown_wide, y - above * shown_tall)))
-        return overlay(canvas, placed)
+        return replace(overlay(canvas, placed), is_mosaic=True)
 
     def _part(
         self,
@@ -192,6 +248,48 @@ class Mosaic:
         top, left = far[0] * (tall - shown_tall), far[1] * (wide - shown_wide)
         window: Window = (left, top, left + shown_wide, top + shown_tall)
         return crop(scaled, window, overlapping(scaled.boxes, window, self.min_visible), clip_boxes=True)
+
+
+@dataclass(frozen=True)
+class AffineMosaic:
+    """Place an image and three others in the quadrants of a canvas; turn, shift and scale it (Huang et al., 2024).
+
+    Each image lies in the upper left corner of its quadrant, which is as large as the largest of the four.
+
+    Attributes:
+        shorter_side: The length to which each image's shorter side is scaled first, in pixels.
+        degrees: The largest angle by which the canvas is turned, to either side.
+        shift: The largest shift, in units of the canvas's sides.
+        scales: (min, max) scale of the canvas, whose own size stays.
+    """
+
+    others: SampleProvider
+    probability: float = 1.0
+    shorter_side: int = 320
+    degrees: float = 10.0
+    shift: float = 0.1
+    scales: tuple[float, float] = (0.5, 1.5)
+    color: tuple[float, ...] = (0.0,)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return four samples as one, or the sample unchanged; boxes are clipped to their visible part."""
+        if rng.random() >= self.probability:
+            return sample
+        four = [self._scaled(source) for source in (sample, *(self.others(rng) for _ in range(3)))]
+        tall, wide = np.max([source.image.shape[:2] for source in four], axis=0).tolist()
+        canvas = _canvas(four, (2 * tall, 2 * wide), self.color)
+        corners = [(0, 0), (wide, 0), (0, tall), (wide, tall)]
+        mosaic = overlay(canvas, [pad(source, canvas, corner) for source, corner in zip(four, corners, strict=True)])
+        degrees = rng.uniform(-self.degrees, self.degrees)
+        right, down = (round(side * rng.uniform(-self.shift, self.shift)) for side in (2 * wide, 2 * tall))
+        where = scaled_rotation(degrees, rng.uniform(*self.scales), (right, down), 2 * tall, 2 * wide)
+        return replace(move_affine(mosaic, where, self.color), is_mosaic=True)
+
+    def _scaled(self, sample: Sample) -> Sample:
+        shorter = min(sample.image.shape[:2])
+        # The longer side is cut off to whole pixels, as torchvision does.
+        tall, wide = (self.shorter_side * side // shorter for side in sample.image.shape[:2])
+        return resize(sample, tall, wide, resize_antialiased)
 
 
 def _canvas(samples: list[Sample], size: tuple[int, int], color: tuple[float, ...]) -> Pixels:

@@ -58,6 +58,17 @@ class OneOf:
 
 
 @dataclass(frozen=True)
+class UnlessMosaic:
+    """A transform that leaves samples which a mosaic made as they are."""
+
+    transform: Transform
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return the transformed sample, or the mosaic."""
+        return sample if sample.is_mosaic else self.transform(sample, rng)
+
+
+@dataclass(frozen=True)
 class Stages:
     """The transforms of each stage of a training.
 

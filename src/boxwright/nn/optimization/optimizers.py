@@ -1,4 +1,4 @@
-"""Optimizers with the arithmetic of the Keras optimizers that TF2's object detection uses, AdamW, and moving averages.
+"""Optimizers with the arithmetic of the Keras optimizers that TF2's object detection uses, and AdamW.
 
 They differ from PyTorch's where it shows: momentum keeps the rate inside the accumulator, Adam adds its epsilon before
 the bias correction, RMSProp adds it under the root. Weights may have a learning rate or decay of their own, by name.
@@ -405,62 +405,3 @@ def _said(factor: float, decay: float | None, names: list[str]) -> str:
     rate = "the learning rate" if factor == 1 else f"{factor:g} of the learning rate"
     decays = "the optimizer's decay" if decay is None else f"a decay of {decay:g}"
     return f"parameter group: {len(names)} variables ({by_part(names)}) at {rate}, with {decays}"
-
-
-def average_decay(most: float, count: int) -> float:
-    """Return the decay of the update after `count` others, which is update n = count + 1."""
-    return min(most, (2 + count) / (11 + count))
-
-
-class MovingAverage:
-    """Moving averages of weights as in TF2's object detection: s ← dₙ·s + (1 − dₙ)·p after update n = 1, 2, ….
-
-    dₙ is the smaller of the decay and (1 + n) / (10 + n), so that early weights fade quickly, and s starts at 0.
-    Statistics of normalization are averaged only where they are named; TF's are not.
-
-    Attributes:
-        shadow: The averages by name: of all weights, and of the statistics that were named.
-        statistics: The names of those.
-    """
-
-    def __init__(self, network: nn.Module, decay: float, statistics: Iterable[str] = ()) -> None:
-        """Initialize the averages: of weights with 0, of statistics with what they are.
-
-        Args:
-            statistics: The names of buffers that are averaged too.
-        """
-        self.decay, self.statistics = decay, tuple(statistics)
-        # By parameter: `named_parameters` lists a shared weight once, and has no statistics of normalization.
-        self.shadow = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
-        # A buffer that never changes keeps its value to the bit.
-        self.shadow |= {name: network.get_buffer(name).clone() for name in self.statistics}
-
-    @torch.no_grad()
-    def update(self, network: nn.Module, count: int, *, finite: Tensor | None = None) -> None:
-        """Update the averages after an optimizer step.
-
-        Args:
-            finite: A bool scalar on the weights' device; if false, the averages are unchanged.
-        """
-        weights, decay = self.followed(network), average_decay(self.decay, count)
-        averages = [local(average) for average in self.shadow.values()]
-        followed = [local(weights[name]) for name in self.shadow]
-        for part in in_parts(averages, 0):
-            with undone_unless(finite, averages[part]):
-                torch._foreach_lerp_(averages[part], followed[part], 1 - decay)
-
-    def followed(self, network: nn.Module) -> dict[str, Tensor]:
-        """Return the network's own tensors whose averages are kept, by name."""
-        parameters: dict[str, Tensor] = {name: value.detach() for name, value in network.named_parameters()}
-        return parameters | {name: network.get_buffer(name) for name in self.statistics}
-
-    def load(self, shadow: dict[str, Tensor]) -> None:
-        """Load stored averages.
-
-        Raises:
-            ValueError: If one has another shape.
-        """
-        for name, value in self.shadow.items():
-            if shadow[name].shape != value.shape:
-                raise ValueError(f"average of {name}: shape {list(shadow[name].shape)}, not {list(value.shape)}")
-            value.copy_(shadow[name])

@@ -82,11 +82,12 @@ class ManualSteps:
 
 @dataclass(frozen=True)
 class CosineDecay:
-    """A linear warm-up, a plateau, then half a cosine down to 0, or to a share of the peak.
+    """A warm-up, a plateau, then half a cosine down to 0, or to a share of the peak.
 
     Attributes:
         total_steps: The step at which the decay ends.
         warmup_rate: The rate at step 0 of a warm-up.
+        warmup_power: The rate rises in proportion to this power of the step; 1 for a line.
         hold_steps: Steps at the peak before the decay.
         end_share: The share of the peak to which the rate decays, and at which it stays.
     """
@@ -97,11 +98,12 @@ class CosineDecay:
     warmup_steps: int = 0
     hold_steps: int = 0
     end_share: float = 0.0
+    warmup_power: float = 1.0
 
     def __call__(self, step: int) -> float:
         """Return the rate."""
         if step < self.warmup_steps:
-            return self.warmup_rate + (self.rate - self.warmup_rate) * step / self.warmup_steps
+            return self.warmup_rate + (self.rate - self.warmup_rate) * (step / self.warmup_steps) ** self.warmup_power
         start = self.warmup_steps + self.hold_steps
         if step < start:
             return self.rate

@@ -11,6 +11,7 @@ from boxwright.base.errors import BoxwrightError, first_line
 from boxwright.config.message import find_fields
 from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import normalized_layers, shares_of_layers
+from boxwright.nn.optimization.moving_average import average_decay
 from boxwright.nn.optimization.schedules import Constant, Schedule, mismatch
 from boxwright.nn.optimization.trainable import Trainable, by_part
 from boxwright.pipeline import messages as m
@@ -206,13 +207,13 @@ def check_statistics(plan: TrainingPlan, detector: Detector) -> Iterable[Finding
 def check_average(plan: TrainingPlan, *, evaluated: bool) -> Iterable[Finding]:
     """Yield which steps the moving average is of, if it is evaluated.
 
-    The decay is at most (1 + n) / (10 + n) after n steps. A constant one of 0.9999 would leave 94 % of an average of
-    600 steps to the first weights, with an average precision of 0.
+    The decay rises as `average_decay` says. A constant one of 0.9999 would leave 94 % of an average of 600 steps to the
+    first weights, with an average precision of 0.
     """
     decay, steps = plan.optimizer.average_decay, plan.num_steps
     if not evaluated or decay is None or steps < 1 or steps == ENDLESS:
         return
-    last = min(decay, (1 + steps) / (10 + steps))
+    last = average_decay(decay, steps - 1, plan.optimizer.average_ramp_steps)
     count = min(round(1 / (1 - last)), steps) if last < 1 else steps
     text = f"evaluated is the moving average, mostly of the last {count} of {steps} steps"
     if not plan.optimizer.average_statistics:

@@ -54,7 +54,40 @@ def translation(x: float, y: float) -> Affine:
     return np.array([[1, 0, x], [0, 1, y]], np.float32)
 
 
-def warp(image: Array, where: Affine, fill: int) -> Array:
+def scaled_rotation(degrees: float, scale: float, shift: tuple[float, float], height: int, width: int) -> Affine:
+    """Return the rotation and scaling about the image's center, with a shift after them.
+
+    Args:
+        degrees: Clockwise for positive angles.
+        shift: Of x and y, in pixels, to the right and down.
+    """
+    radians = math.radians(degrees)
+    cos, sin = math.cos(radians) / scale, math.sin(radians) / scale
+    # Indices of pixels are half a pixel less than their centers.
+    x, y = (width - 1) / 2, (height - 1) / 2
+    right, down = x + shift[0], y + shift[1]
+    return np.array([[cos, sin, x - cos * right - sin * down], [-sin, cos, y + sin * right - cos * down]], np.float32)
+
+
+def move_affine(sample: Sample, where: Affine, color: tuple[float, ...]) -> Sample:
+    """Return a sample resampled at other positions, with `color` outside; objects of less than a pixel are dropped.
+
+    Boxes are those around the moved corners, clipped to the image.
+    """
+    height, width = sample.image.shape[:2]
+    inverse = np.linalg.inv(np.vstack([where, [0, 0, 1]]).astype(np.float64))[:2]
+    corners = sample.boxes[:, [[0, 1], [2, 1], [0, 3], [2, 3]]]
+    placed = (corners - 0.5) @ inverse[:, :2].T + inverse[:, 2] + 0.5
+    around = np.concatenate([placed.min(1), placed.max(1)], 1)
+    boxes = np.clip(around, 0, np.array([width, height] * 2)).astype(np.float32)
+    moved = _moved(sample, where, boxes, color)
+    visible = (boxes[:, 2:] - boxes[:, :2]).prod(1) / np.clip((around[:, 2:] - around[:, :2]).prod(1), 1e-6, None)
+    areas = sample.areas * visible * abs(np.linalg.det(inverse[:, :2]))
+    seen = np.asarray((boxes[:, 2:] - boxes[:, :2] >= 1).all(1))
+    return replace(moved, areas=areas.astype(np.float32)).keep(seen)
+
+
+def warp(image: Array, where: Affine, fill: int | tuple[float, ...]) -> Array:
     """Return an image [H, W, C] resampled at other positions; `fill` outside its border."""
     height, width = image.shape[:2]
     x, y = np.arange(width, dtype=np.float32)[None], np.arange(height, dtype=np.float32)[:, None]
@@ -126,7 +159,7 @@ def _nonempty(boxes: Array, height: int, width: int) -> NDArray[np.float32]:
     return np.asarray(clipped * np.array([width, height] * 2, np.float32), np.float32)
 
 
-def _moved(sample: Sample, where: Affine, boxes: NDArray[np.float32]) -> Sample:
+def _moved(sample: Sample, where: Affine, boxes: NDArray[np.float32], fill: int | tuple[float, ...] = FILL) -> Sample:
     """Move image, masks and keypoints (TF does not move the last two)."""
     height, width = sample.image.shape[:2]
     inverse = np.linalg.inv(np.vstack([where, [0, 0, 1]]))[:2]
@@ -140,7 +173,7 @@ def _moved(sample: Sample, where: Affine, boxes: NDArray[np.float32]) -> Sample:
         return np.moveaxis(warp(np.moveaxis(old, 0, -1), where, 0), -1, 0)
 
     moved = sample.moved(
-        warp(sample.image, where, FILL),
+        warp(sample.image, where, fill),
         points=points,
         vectors=lambda old: (old @ inverse[:, :2].T).astype(np.float32),
         masks=masks,
