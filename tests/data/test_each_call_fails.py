@@ -1,0 +1,103 @@
+"""Each call that writes fails once, as SQLite's tests have it: the first, the second, and so on to the last.
+
+After each there is one error of ours, no temporary file, and what stood under a name before is whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from boxwright.base.errors import BoxwrightError
+from boxwright.base.files import MARKER, make_folder, partial_files, write_whole
+from boxwright.data.convert import write_coco, write_tfrecords, write_voc, write_yolo
+from boxwright.data.image_io import encode_png
+from boxwright.data.shapes import ShapesDataset
+from boxwright.data.tool_files import Tool, write_for_tool
+from boxwright.inference.predict import predict
+from boxwright.inference.settings import PredictionSettings
+from boxwright.inference.sources import find_sources
+from tests.inference.blobs import find_blobs
+
+# The calls by which files come to be: opened or made, flushed to the disk, renamed; and folders.
+CALLS = [(os, "open"), (os, "fsync"), (os, "ftruncate"), (Path, "replace"), (Path, "mkdir"), (Path, "open")]
+BEFORE = b"what was there before"
+
+
+@contextmanager
+def failing(number: int) -> Iterator[list[str]]:
+    """Let the call of a number fail, from 1; yield the names of the calls so far."""
+    made: list[str] = []
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(*words: Any, **more: Any) -> Any:
+            # Reading, and opening a folder to flush it, are not what fills a disk.
+            writes = name != "open" or any(isinstance(word, str) and set(word) & set("wxa") for word in words[1:2])
+            if name == "open" and words and isinstance(words[-1], int):
+                writes = bool(words[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)) if len(words) > 1 else False
+            if writes:
+                made.append(name)
+                if len(made) == number:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a file")
+            return call(*words, **more)
+
+        return attempt
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in CALLS:
+            patch.setattr(owner, name, counted(name, getattr(owner, name)))
+        yield made
+
+
+def predictions(folder: Path) -> None:
+    image = folder.parent / "image.png"
+    predict(find_blobs, find_sources([str(image)]), folder, PredictionSettings(json=True, coco=True, csv=True))
+
+
+SHAPES = ShapesDataset(2, seed=3, size=(24, 32))
+WRITERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "coco": (lambda folder: write_coco(SHAPES, folder / "a.json"), "a.json"),
+    "yolo": (lambda folder: write_yolo(SHAPES, folder / "data.yaml"), "labels/train/*.txt"),
+    "voc": (lambda folder: write_voc(SHAPES, folder), "ImageSets/Main/all.txt"),
+    "tfrecord": (lambda folder: write_tfrecords(SHAPES, folder / "a.record", num_shards=1), "a.record"),
+    "cvat": (lambda folder: write_for_tool(SHAPES, folder / "a.xml", Tool.CVAT), "a.xml"),
+    "predictions": (predictions, "coco.json"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:masks are dropped")
+@pytest.mark.parametrize("name", WRITERS)
+def test_each_call_that_writes_fails_once(name: str, tmp_path: Path) -> None:
+    write, pattern = WRITERS[name]
+    write_whole(tmp_path / "image.png", encode_png(np.zeros((24, 32, 3), np.uint8)))
+    (tmp_path / "whole").mkdir()
+    write(tmp_path / "whole")
+    earlier = min((tmp_path / "whole").glob(pattern)).relative_to(tmp_path / "whole")
+    complete = (tmp_path / "whole" / earlier).read_bytes()
+    for number in itertools.count(1):
+        folder = tmp_path / str(number)
+        write_whole(make_folder((folder / earlier).parent) / earlier.name, BEFORE)
+        problem = ""
+        with failing(number) as calls:
+            try:
+                write(folder)
+            except BoxwrightError as error:
+                problem = str(error)
+        if len(calls) < number:  # nothing was left to fail
+            assert problem == ""
+            break
+        assert "No space left on device" in problem, calls[number - 1]
+        folders = [folder, *filter(Path.is_dir, folder.rglob("*"))]
+        assert [path for part in folders for path in partial_files(part)] == [], calls[number - 1]
+        found = (folder / earlier).read_bytes()
+        # Results up to the failure are kept, in a folder that says so.
+        assert found in (BEFORE, complete) or (folder / MARKER).is_file(), calls[number - 1]
+    assert number > 5
