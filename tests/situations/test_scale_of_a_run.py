@@ -124,17 +124,12 @@ def test_an_export_reads_by_the_scale_in_its_metadata() -> None:
     from boxwright.runtime.exported import ExportedDetector
     from boxwright.runtime.metadata import Metadata
 
-    empty = {
-        "num_detections": (1,),
-        "detection_boxes": (1, 5, 4),
-        "detection_scores": (1, 5),
-        "detection_classes": (1, 5),
-    }
+    empty = {"num_detections": (), "detection_boxes": (5, 4), "detection_scores": (5,), "detection_classes": (5,)}
     seen: list[Any] = []
 
     def session_run(images: Any) -> dict[str, Any]:
         seen.extend(images)
-        return {name: np.zeros(shape, np.float32) for name, shape in empty.items()}
+        return {name: np.zeros((len(images), *shape), np.float32) for name, shape in empty.items()}
 
     texts = dict.fromkeys(("format", "boxwright", "config", "created", "weights_sha256"), "")
     about: Any = {

@@ -73,7 +73,7 @@ def read_pil(image: Image.Image, *, upright: bool = True) -> NDArray[Any]:
         return np.asarray(image)
     if image.mode in _WITH_ALPHA:
         return np.ascontiguousarray(np.asarray(image.convert("RGBA"))[..., :_COLORS])
-    return np.array(image.convert("RGB"))
+    return np.asarray(np.array(image.convert("RGB")))
 
 
 def to_hwc(image: Any, where: str, channels: int = _COLORS) -> NDArray[Any]:
@@ -88,7 +88,7 @@ def to_hwc(image: Any, where: str, channels: int = _COLORS) -> NDArray[Any]:
         DataError: If it is no image.
     """
     is_tensor = hasattr(image, "detach")
-    array = _tensor_values(image) if is_tensor else image
+    array: NDArray[Any] = _tensor_values(image) if is_tensor else image
     accepted = _OF_COLORS if channels == _COLORS else (channels,)
     if not isinstance(array, np.ndarray) or array.ndim not in (_IMAGE - 1, _IMAGE) or array.size == 0:
         raise _no_image(image, where, channels)
@@ -102,7 +102,10 @@ def to_hwc(image: Any, where: str, channels: int = _COLORS) -> NDArray[Any]:
         raise DataError(f"{where}: expected numbers in 0..255, found {array.dtype}")
     if array.shape[2] == 1 and channels == _COLORS:
         return np.repeat(array, _COLORS, axis=2)
-    return array if array.shape[2] == channels else array[..., :channels]
+    if array.shape[2] == channels:
+        return array
+    colors: NDArray[Any] = array[..., :channels]
+    return colors
 
 
 def _tensor_values(tensor: Any) -> Any:
@@ -350,6 +353,6 @@ def bits_to_drop(white: float) -> int | None:
 def apply_white_level(image: NDArray[Any], white: float) -> NDArray[np.uint8]:
     """Return values in 0..white as uint8 in 0..255: of integers of a number of bits the upper 8, else rounded."""
     if image.dtype.kind in "iu" and (shift := bits_to_drop(white)) is not None:
-        return (image >> shift).astype(np.uint8)
-    scaled = image.astype(np.float64 if image.dtype.itemsize > 4 else np.float32)
-    return np.rint(scaled * (LARGEST / white)).clip(0, LARGEST).astype(np.uint8)
+        return np.asarray(image >> shift).astype(np.uint8)
+    scaled: NDArray[Any] = image.astype(np.float64 if image.dtype.itemsize > 4 else np.float32)
+    return np.asarray(np.rint(scaled * (LARGEST / white)).clip(0, LARGEST), np.uint8)

@@ -101,7 +101,7 @@ def _stretched(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Return values as uint8 from black to white: images are compared, whatever their scale."""
     finite = np.nan_to_num(values.astype(np.float64))
     least, largest = finite.min(), finite.max()
-    return ((finite - least) * (255 / max(largest - least, 1e-12))).astype(np.uint8)
+    return np.asarray((finite - least) * (255 / max(largest - least, 1e-12)), np.uint8)
 
 
 def _packed(image_hash: Any) -> NDArray[np.uint8]:
