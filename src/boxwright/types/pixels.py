@@ -62,6 +62,7 @@ def read_pil(image: Image.Image, *, upright: bool = True) -> NDArray[Any]:
     """Return the pixels of a PIL image.
 
     Args:
+        image: A PIL image, which may be of an opened file.
         upright: Whether its EXIF orientation turns it, as viewers show it and as files are read.
 
     Returns:
@@ -83,6 +84,9 @@ def to_hwc(image: Any, where: str, channels: int = _COLORS) -> NDArray[Any]:
         image: An array [H, W] or [H, W, C], or a tensor [C, H, W] or [H, W].
         where: Its place, for errors.
         channels: The detector's. If more than 3, images have exactly so many.
+
+    Returns:
+        The values as they are, in the array's own type.
 
     Raises:
         DataError: If it is no image.
@@ -129,6 +133,13 @@ _NAMED_SCALES = {"guess": 0.0, "pixels": float(LARGEST), "unit": 1.0}
 
 def find_white_level(scale: Scale, stored: float) -> float:
     """Return the white level that a call states; of "guess" the one that the detector was trained with.
+
+    Args:
+        scale: "guess", "pixels", "unit", or the value that is white.
+        stored: The detector's; 0 if it was trained with images of 8 bits.
+
+    Returns:
+        The level; 0 if none is stated or stored.
 
     Raises:
         DataError: If the scale is neither a name of one nor a number above 0.
@@ -177,6 +188,10 @@ _STATE = "train_input_reader.white_level"
 
 def choose_white_level(ranges: Sequence[ValueRange], where: str) -> tuple[float, str]:
     """Return the white level of a data set, judged by some of its images, and a line that says so.
+
+    Args:
+        ranges: Of those images.
+        where: The data set's name, for errors.
 
     Returns:
         The level and the line; 0 and nothing if all images are of 8 bits, or all others are black.
@@ -267,6 +282,9 @@ def check_range(values: ValueRange, white: float, where: str, *, wide: float = L
         where: Its place, for errors.
         wide: The white level of integers if none is stated.
 
+    Returns:
+        The level that its values are divided by.
+
     Raises:
         DataError: If the image has values that its scale does not have.
     """
@@ -302,6 +320,9 @@ def to_levels(image: NDArray[Any], white: float, where: str, *, wide: float = LA
         where: As for `check_range`.
         wide: As for `check_range`.
 
+    Returns:
+        The levels; the upper 8 of a number of bits, else rounded.
+
     Raises:
         DataError: As for `check_range`.
     """
@@ -318,6 +339,9 @@ def check_augmented(image: Any, before: NDArray[Any], where: str) -> NDArray[Any
         image: What it returned.
         before: What it was given, [H, W, C].
         where: Its name, for errors.
+
+    Returns:
+        The same array, if it is uint8 or float32 in 0..255.
 
     Raises:
         DataError: If it is no array [H, W, C] of as many channels, or has another scale than 0..255.
