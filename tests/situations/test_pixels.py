@@ -158,7 +158,7 @@ def encoded(image: Image.Image, kind: str, **more: Any) -> bytes:
     return file.getvalue()
 
 
-def deep_image(values: NDArray[np.uint16]) -> Image.Image:
+def deep_image(values: NDArray[Any]) -> Image.Image:
     return Image.fromarray(values.astype(np.uint16))
 
 
@@ -190,7 +190,7 @@ def coco_folder(folder: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-def colors_png(values: NDArray[np.uint16]) -> bytes:
+def colors_png(values: NDArray[Any]) -> bytes:
     done, data = cv2.imencode(".png", values[..., ::-1])
     assert done
     return data.tobytes()
@@ -355,7 +355,8 @@ def test_what_augmentations_may_return(change: Any, wanted: str) -> None:
 
     from boxwright.data.augmentation.user_transforms import OwnTransform
 
-    def transform(sample: Sample, _: np.random.Generator) -> Sample:
+    def transform(sample: Sample, rng: np.random.Generator) -> Sample:
+        del rng
         return replace(sample, image=change(sample.image))
 
     with pytest.raises(bw.DataError, match=f"user_augmentation: .*{wanted}"):

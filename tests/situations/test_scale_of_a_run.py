@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def test_floats_train_as_the_same_bytes_do(small_config: Path, caplog: pytest.Lo
 
 
 @pytest.fixture(scope="module")
-def run(shapes_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def run(shapes_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one step on floats of 0..1."""
     from tests.conftest import small_config_text
 
@@ -163,9 +162,9 @@ def test_what_is_exported_states_the_detectors_scale() -> None:
     from tests.exporters.small_detectors import FAMILIES, build
 
     detector = build(FAMILIES["ssd"])
-    assert "white_level" not in describe(detector, "onnx", "whole").input
+    assert "white_level" not in describe(detector, "onnx", "operator").input
     detector.white_level = 1.0
-    assert describe(detector, "onnx", "whole").white_level == 1
+    assert describe(detector, "onnx", "operator").white_level == 1
 
 
 def test_a_folder_of_12_bits_is_trained_by_its_range(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -33,7 +33,7 @@ from boxwright.types.pixels import (
     read_pil,
 )
 
-Images = Sequence[NDArray[np.uint8] | Tensor | Image.Image] | NDArray[np.uint8] | Tensor
+Images = Sequence[NDArray[Any] | Tensor | Image.Image] | NDArray[Any] | Tensor
 _IMAGE, _BATCH = 3, 4
 _COLORS = 3
 # TF's; other libraries round 0.299, 0.587 and 0.114.

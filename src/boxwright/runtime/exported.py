@@ -23,7 +23,7 @@ from boxwright.types.detection_outputs import DETECTION_OUTPUTS, from_tf_outputs
 from boxwright.types.detections import SECOND_STAGE, Array, Detections
 from boxwright.types.pixels import ValueRange, check_scale, to_hwc, to_levels
 
-Images = Sequence[NDArray[np.uint8] | Image.Image]
+Images = Sequence[NDArray[Any] | Image.Image]
 _RAW = "raw_detection_boxes"
 _NEEDED = ("num_detections", "detection_boxes", "detection_scores", "detection_classes")
 
