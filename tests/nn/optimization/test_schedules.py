@@ -29,7 +29,7 @@ from boxwright.pipeline.optimizer import build_optimizer
             [0, 1, 5, 9, 10, 29, 40, 50, 60],
             [0, 0.04, 1, 3.24, 4, 4, 3, 2, 2],
         ),
-        (CosineDecay(5.0, 100, 1.0, 4, warmup_power=0.5), [0, 1, 4], [1, 3, 5]),
+        (CosineDecay(9.0, 100, 1.0, 4, warmup_power=3), [0, 1, 2, 4], [1, 1.125, 2, 9]),
         (CosineDecay(1.0, 100, 0.1, 9), [0, 4, 8, 9, 100, 101], [0.1, 0.5, 0.9, 1, 0, 0]),
         (
             CosineDecay(1.0, 120, 0.1, 9, 20),

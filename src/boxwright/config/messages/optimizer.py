@@ -54,7 +54,7 @@ class CosineDecayLearningRate(Message):
     warmup_learning_rate: float = number(0.0002, "[0, inf)", "Learning rate at step 0, if warmup_steps is above 0.")
     warmup_steps: UInt32 = number(10000, "[0, inf)",
         "Steps of rise from warmup_learning_rate to learning_rate_base; 0 = no warmup.")
-    warmup_power: float = number(1.0, "(0, inf)", "Ours: the rise is in proportion to this power of the step: 1 "
+    warmup_power: float = number(1.0, "[1, inf)", "Ours: the rise is in proportion to this power of the step: 1 "
         "linear, 2 quadratic.")
     hold_base_rate_steps: UInt32 = number(0, "[0, inf)",
         "Steps to stay at learning_rate_base after warmup before decaying.")

@@ -87,7 +87,7 @@ class CosineDecay:
     Attributes:
         total_steps: The step at which the decay ends.
         warmup_rate: The rate at step 0 of a warm-up.
-        warmup_power: The rate rises in proportion to this power of the step; 1 for a line.
+        warmup_power: The rate rises in proportion to this power of the step, at least 1; 1 for a line.
         hold_steps: Steps at the peak before the decay.
         end_share: The share of the peak to which the rate decays, and at which it stays.
     """
@@ -103,7 +103,9 @@ class CosineDecay:
     def __call__(self, step: int) -> float:
         """Return the rate."""
         if step < self.warmup_steps:
-            return self.warmup_rate + (self.rate - self.warmup_rate) * (step / self.warmup_steps) ** self.warmup_power
+            # In this order a power of 1 gives TF's rates to the last bit.
+            rise = (self.rate - self.warmup_rate) * step / self.warmup_steps
+            return self.warmup_rate + rise * math.pow(step / self.warmup_steps, self.warmup_power - 1)
         start = self.warmup_steps + self.hold_steps
         if step < start:
             return self.rate
