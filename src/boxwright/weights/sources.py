@@ -105,7 +105,8 @@ _OF_RUNS = re.compile(r"ckpt-\d+\.pt")
 
 def is_state_dict(path: Path) -> bool:
     """Return whether a file is by its name one of tensors by names that torch.save wrote, not a run's checkpoint."""
-    return path.suffix.lower() in (".pth", ".pt", ".bin", ".ckpt") and is_file(path) and not _is_checkpoint(path)
+    suffix = path.suffix.lower()
+    return suffix == ".pth" or (suffix in (".pt", ".bin", ".ckpt") and is_file(path) and not _is_checkpoint(path))
 
 
 def _is_checkpoint(path: Path) -> bool:
