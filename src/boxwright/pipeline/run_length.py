@@ -171,8 +171,10 @@ def schedule_end(train: TrainConfig) -> int:
 
 def _keeps_last_rate(train: TrainConfig) -> bool:
     """Return whether the rate decays to a share of its peak before the run ends, and learns with it from then on."""
-    share = sum(message.end_factor for message, _ in find_fields(train.optimizer, {"end_factor"}))
-    return share > 0 and schedule_end(train) < train.num_steps
+    if train.optimizer is None:
+        return False
+    shares = [getattr(message, name) for message, name in find_fields(train.optimizer, {"end_factor"})]
+    return sum(shares) > 0 and schedule_end(train) < train.num_steps
 
 
 def schedule_mismatch(train: TrainConfig) -> str:
