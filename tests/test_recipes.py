@@ -19,6 +19,7 @@ from boxwright.families.d_fine.weights import authors_name
 from boxwright.families.refinedet.network import RefineDet
 from boxwright.nn.criteria.anchor import CascadeCriterion
 from boxwright.nn.layers import Conv2d, Deconv2d
+from boxwright.nn.network import Network
 from boxwright.nn.optimization.optimizers import AdamW, grouped
 from boxwright.nn.postprocessing.nms import BestOfClass
 from boxwright.nn.preprocessing import NearestAfterwards
@@ -129,7 +130,7 @@ AT_THE_BACKBONES_RATE = {"n": r"backbone", "s": r"^(?=.*backbone)(?!.*bn)", "l":
 UNDECAYED = {"n": r"(en|de)coder.*(norm|bn|bias)", "s": r"norm|bn", "l": r"(en|de)coder.*(norm|bn)"}
 
 
-def check_groups(network: nn.Module, plan: OptimizerPlan, size: str, rate: float, of_backbone: float) -> None:
+def check_groups(network: Network, plan: OptimizerPlan, size: str, rate: float, of_backbone: float) -> None:
     """Check the rate and the decay of each variable against DEIM's patterns."""
     kind = {"m": "s", "x": "l"}.get(size, size)
     groups, _ = grouped(network, plan.groups, parameter_names(network))
