@@ -59,7 +59,7 @@ def failing(number: int) -> Iterator[list[str]]:
 
 def predictions(folder: Path) -> None:
     image = folder.parent / "image.png"
-    predict(find_blobs, find_sources([str(image)]), folder, PredictionSettings(json=True, coco=True, csv=True))
+    predict(find_blobs, find_sources([str(image)]), folder, PredictionSettings(as_json=True, coco=True, csv=True))
 
 
 SHAPES = ShapesDataset(2, seed=3, size=(24, 32))

@@ -280,7 +280,7 @@ def test_files_that_are_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "list": "expected tensors by names",
         "other": r"its names \(conv1.weight, …\) are not of a layout known for a RefineDet on a MobileNetV2",
         "short": "not readable as tensors by names",
-        "missing": "no such checkpoint",
+        "missing": "not readable as tensors by names",
     }.items():
         with pytest.raises(bw.CheckpointError, match=message):
             bw.load_weights(detector, tmp_path / f"{name}.pth", scope="classification")

@@ -196,7 +196,13 @@ def _reading(options: TrainOptions, data: str | Path | None) -> dict[str, Any]:
 
 
 def is_data(source: str | Path) -> bool:
-    """Whether what is to be trained on is annotated pictures, not a configuration.
+    """Return whether what is to be trained on is annotated pictures, not a configuration.
+
+    Args:
+        source: A path, or preset:NAME.
+
+    Returns:
+        True for pictures.
 
     Raises:
         ConfigError: If it is neither.

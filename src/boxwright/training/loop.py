@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext, suppress
@@ -437,17 +438,10 @@ class Loop:
             self._evaluate()
         self._agree_on_selection()
         self.writer.wait()
-        self._log_best()
+        _log_best(state.selection, self.store.best, self.processes.log)
         self.step_log.write_summary(self.store.folder, progress.last)
         if state.step < self.plan.num_steps:
             self.processes.log.info(_why_it_ended(progress.ending, state, self.plan.num_steps))
-
-    def _log_best(self) -> None:
-        """Log which checkpoint is the best, if there is one."""
-        selection, path = self.state.selection, self.store.best
-        if selection.best is not None and is_file(path):
-            chosen = f"{selection.metric} {selection.best:.4f} at step {selection.best_step}"
-            self.processes.log.info(f"best checkpoint: {path}, {chosen}")
 
     def _log_trainable(self) -> None:
         text = self.learner.trainable.report(self.state.step)
@@ -455,6 +449,13 @@ class Loop:
             self.processes.log.info(text)
         for line in self.state.groups:
             self.processes.log.info(line)
+
+
+def _log_best(selection: Selection, path: Path, log: logging.Logger) -> None:
+    """Log which checkpoint is the best, if there is one."""
+    if selection.best is not None and is_file(path):
+        chosen = f"{selection.metric} {selection.best:.4f} at step {selection.best_step}"
+        log.info(f"best checkpoint: {path}, {chosen}")
 
 
 _REASONS = {
