@@ -36,7 +36,7 @@ def test_ten_are_listed_first() -> None:
     lines = models().stdout.splitlines()
     names = [row.split()[0] for row in takewhile(bool, lines[1:])]
     assert len(names) == 10
-    assert names[0].startswith("d_fine")
+    assert names[0].startswith("rf_detr")
     assert set(names) < set(preset_names())
     assert lines[-1] == f"10 of {len(preset_names())} presets; all: boxwright models --all"
     assert [row["name"] for row in json.loads(models("--json").stdout)] == names

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 _ROUNDS = 5
 # What is listed first: every task and size has one, and detectors of recent years come before older ones.
 _FIRST = (
+    "rf_detr_nano_coco",
+    "rf_detr_medium_coco",
+    "rf_detr_large_coco",
     "d_fine_n_coco",
     "d_fine_s_coco",
-    "d_fine_m_coco",
     "d_fine_l_coco",
-    "d_fine_x_coco",
     "ssd_hgnetv2_fpn_small",
     "ssd_mobilenet_v2_fpnlite_320",
     "efficientdet_d0",
     "torchvision_maskrcnn_resnet50_fpn_coco",
-    "center_net_resnet50_v1_fpn_512_keypoints",
 )
 
 
