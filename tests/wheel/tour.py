@@ -218,7 +218,7 @@ def test_snippet_10_what_was_before_works(here: Path) -> None:
     assert step == 240
     assert len(detector.detect([np.asarray(Image.open("photo.jpg"))])) == 1
     assert bw.evaluate(config, model_dir="run")
-    with pytest.raises(bw.CheckpointError, match="is an exported model"):
+    with pytest.raises(bw.CheckpointError, match="is exported, for detection alone"):
         bw.restore_detector("run/export/detector.onnx")
 
 
@@ -239,7 +239,7 @@ def test_init_doctor_and_models(tmp_path: Path) -> None:
     assert said.rstrip().endswith("next: boxwright train --config pipeline.config --model_dir model")
     assert "0 refused" in shell("config", "check", "pipeline.config", cwd=tmp_path)
     assert "YOLO, 40 images to train and 10 to evaluate" in shell("doctor", "export", cwd=tmp_path)
-    rows = json.loads(shell("models", "--json"))
+    rows = json.loads(shell("models", "--all", "--json"))
     assert len(rows) >= 29 + 23
     assert "ssd_mobilenet_v2_fpnlite_320" in {row["name"] for row in rows}
     assert "num_classes: 90" in shell("config", "show", "preset:efficientdet_d0")
