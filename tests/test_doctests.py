@@ -37,8 +37,8 @@ def examples(module: ModuleType) -> list[doctest.DocTest]:
     return [test for test in doctest.DocTestFinder().find(module, globs={"boxwright": bw}) if test.examples]
 
 
-# It trains, as the package's own examples do.
-@pytest.mark.slow_cases("boxwright.api.train")
+# They train.
+@pytest.mark.slow_cases("boxwright.api.train", "boxwright")
 @pytest.mark.usefixtures("work")
 @pytest.mark.filterwarnings("ignore:masks are dropped")
 @pytest.mark.parametrize("name", MODULES)

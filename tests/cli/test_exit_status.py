@@ -43,7 +43,10 @@ def run(config: Path, model_dir: Path, *options: str) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGTERM, 143), (signal.SIGHUP, 129), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+    [
+        (signal.SIGTERM, 143),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((signal.SIGHUP, 129), (signal.SIGINT, 130))),
+    ],
 )
 def test_a_signal_to_the_group_saves_and_is_the_status(
     small_config: Path, tmp_path: Path, number: signal.Signals, status: int
