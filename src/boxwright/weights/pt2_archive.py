@@ -34,7 +34,8 @@ _ATEN = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
 # All others are refused: some of ATen's two thousand trust indices, change the process, or open files.
 _OPERATORS = """
 __and__ __or__ _adaptive_avg_pool2d _assert_async _assert_scalar _assert_tensor_metadata _log_softmax
-_native_batch_norm_legit_no_training _softmax _to_copy _unsafe_view abs adaptive_avg_pool2d add addcmul addmm alias
+_native_batch_norm_legit_no_training _softmax _to_copy _unsafe_view _upsample_bicubic2d_aa abs adaptive_avg_pool2d add
+addcmul addmm alias
 all amax amin any arange argmax argmin argsort avg_pool2d batch_norm bitwise_and bitwise_not bitwise_or bitwise_xor
 bmm cat ceil channel_shuffle chunk clamp clamp_max clamp_min clone constant_pad_nd conv2d conv_transpose2d
 convolution copy cos cumsum detach div einsum elu eq erf exp expand expand_as fill flatten flip floor floor_divide

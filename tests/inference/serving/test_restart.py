@@ -202,16 +202,16 @@ def test_behind_nginx_a_restart_loses_nothing(tmp_path: Path) -> None:
     asked, lost, stop = [0] * CLIENTS, list[str](), threading.Event()
 
     def ask(number: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        while not stop.is_set():
-            try:
-                connection.request("POST", "/", body="a")
-                answer = connection.getresponse()
-                if (answer.status, answer.read()) != (200, b'"a"'):
-                    lost.append(str(answer.status))
-            except (http.client.HTTPException, OSError) as error:
-                lost.append(repr(error))
-            asked[number] += 1
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
+            while not stop.is_set():
+                try:
+                    connection.request("POST", "/", body="a")
+                    answer = connection.getresponse()
+                    if (answer.status, answer.read()) != (200, b'"a"'):
+                        lost.append(str(answer.status))
+                except (http.client.HTTPException, OSError) as error:
+                    lost.append(repr(error))
+                asked[number] += 1
 
     with running() as (_, first), contextlib.ExitStack() as restarted:
         _, second = restarted.enter_context(running())
