@@ -107,6 +107,7 @@ def test_every_way_to_evaluate(run: SmallRun) -> None:
     assert "PascalBoxes_Precision/mAP@0.5IOU" in changed
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:masks are dropped")
 def test_a_folder_of_annotated_pictures_is_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -94,6 +94,7 @@ def test_shared_memory_that_is_unusable_or_small_is_one_line(
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_user_without_an_entry_and_without_a_home_trains_and_predicts(small_config: Path, tmp_path: Path) -> None:
     done = in_container(NOBODY_KNOWN, str(os.getuid()), small_config, tmp_path / "m", "--workers", "1")
     assert done.returncode == 0, done.stdout + done.stderr
