@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.families.rf_detr.backbone import WindowedVit, flatten_maps, resize_positions
+from boxwright.families.rf_detr.backbone import WindowedVit, resize_positions
 from boxwright.families.rf_detr.criterion import (
     ClassificationLoss,
     Focal,
@@ -34,6 +34,7 @@ from boxwright.families.rf_detr.decoder import (
 )
 from boxwright.families.rf_detr.network import RfDetr
 from boxwright.families.rf_detr.weights import authors_name
+from boxwright.nn.attention import flatten_maps
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.set_matching import MatchingCosts, gather_matches, read_objects
 from boxwright.nn.optimization.moving_average import MovingAverage

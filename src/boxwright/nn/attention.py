@@ -56,8 +56,14 @@ class SelfAttention(nn.Module):
         return outputs
 
 
+def flatten_maps(maps: Sequence[Tensor]) -> tuple[Tensor, Grids]:
+    """Return the cells of all maps, finest first, [B, T, D], and the maps' (height, width)."""
+    grids = [(features.shape[-2], features.shape[-1]) for features in maps]
+    return torch.cat([features.flatten(2).transpose(1, 2) for features in maps], 1), grids
+
+
 def deformable_attention(
-    values: Tensor, grids: Sequence[tuple[int, int]], taps: Sequence[int], locations: Tensor, weights: Tensor
+    values: Tensor, grids: Grids, taps: Sequence[int], locations: Tensor, weights: Tensor
 ) -> Tensor:
     """Return the weighted sum of what each query's taps read, [B, Q, M · c].
 

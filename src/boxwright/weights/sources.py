@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from boxwright.weights.export_weights import WEIGHTS, is_weights_folder
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.published import published_weights
 from boxwright.weights.pytorch_names import from_pytorch, read_training_state
-from boxwright.weights.store import find_checkpoint, is_sealed, read_config
+from boxwright.weights.store import CHECKPOINT_NAME, find_checkpoint, is_sealed, read_config
 from boxwright.weights.stored_anchors import anchors_beside, check_stored_anchors, has_ssd_anchors
 from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow
 from boxwright.weights.tensorflow.variables import RestoredVariables, from_tensorflow
@@ -100,9 +99,6 @@ def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder 
     return _ours(path, use_average=use_average)
 
 
-_OF_RUNS = re.compile(r"ckpt-\d+\.pt")
-
-
 def is_state_dict(path: Path) -> bool:
     """Return whether a file is by its name one of tensors by names that torch.save wrote, not a run's checkpoint."""
     suffix = path.suffix.lower()
@@ -110,7 +106,7 @@ def is_state_dict(path: Path) -> bool:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    return _OF_RUNS.fullmatch(path.name) is not None or (path.suffix.lower() == ".pt" and is_sealed(path))
+    return CHECKPOINT_NAME.fullmatch(path.name) is not None or (path.suffix.lower() == ".pt" and is_sealed(path))
 
 
 def _from_state_dict(

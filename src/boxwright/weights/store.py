@@ -166,7 +166,7 @@ def _verify(file: BinaryIO) -> None:
                 raise ValueError(f"damaged: the checksum of {damaged[:60]!r} in it does not hold")
 
 
-_NAME = re.compile(r"ckpt-([0-9]{1,18})\.pt")
+CHECKPOINT_NAME = re.compile(r"ckpt-([0-9]{1,18})\.pt")
 # Since format 2, TF1's names of extractors have TF1's meaning; in format 1 they have TF2's.
 FORMAT = 2
 _MOST = 1 << 63  # of what is counted, and of seeds
@@ -268,7 +268,9 @@ class CheckpointStore:
     def paths(self) -> list[Path]:
         """Return the checkpoints by step."""
         numbered = [
-            (int(match[1]), path) for path in self.folder.glob("ckpt-*.pt") if (match := _NAME.fullmatch(path.name))
+            (int(match[1]), path)
+            for path in self.folder.glob("ckpt-*.pt")
+            if (match := CHECKPOINT_NAME.fullmatch(path.name))
         ]
         return [path for _, path in sorted(numbered)]
 

@@ -29,7 +29,7 @@ from boxwright.families.d_fine.decoder import (
     QueryOutputs,
     logit,
 )
-from boxwright.nn.attention import CLASS_BIAS, Grids, Mlp, SelfAttention
+from boxwright.nn.attention import CLASS_BIAS, Grids, Mlp, SelfAttention, flatten_maps
 from boxwright.nn.backbones.hgnetv2 import NORM
 from boxwright.nn.batch_norm import make_norm
 from boxwright.nn.network import Backbone, ClassLayer, Network, Parts
@@ -252,11 +252,9 @@ class QuerySelection(nn.Module):
         with torch.no_grad():
             nn.init.normal_(self.denoising_class_embed.weight[:-1])
 
-    def flatten_maps(self, maps: Sequence[Tensor]) -> tuple[Tensor, Grids]:
+    def project(self, maps: Sequence[Tensor]) -> tuple[Tensor, Grids]:
         """Return the cells of all maps, finest first, [B, T, D], and the maps' (height, width)."""
-        projected = [project(features) for project, features in zip(self.input_proj, maps, strict=True)]
-        grids = [(features.shape[-2], features.shape[-1]) for features in projected]
-        return torch.cat([features.flatten(2).transpose(1, 2) for features in projected], 1), grids
+        return flatten_maps([project(features) for project, features in zip(self.input_proj, maps, strict=True)])
 
     def select(self, memory: Tensor, grids: Grids) -> tuple[Tensor, Tensor, QueryOutputs]:
         """Return contents [B, Q, D] and references float32 [B, Q, 4] of the likeliest cells, and these as detections.
@@ -453,7 +451,7 @@ class DFine(Network):
         In training mode they are of all layers, and of noisy queries too, if there are targets.
         """
         decoder, size = self.decoder, (inputs.shape[2], inputs.shape[3])
-        memory, grids = self.queries.flatten_maps(self.encoder(self.backbone(inputs)))
+        memory, grids = self.queries.project(self.encoder(self.backbone(inputs)))
         contents, references, encoder = self.queries.select(memory, grids)
         noisy = None
         if self.training and targets is not None and self.denoiser is not None:

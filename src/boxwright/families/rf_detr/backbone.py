@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.attention import Grids
 from boxwright.nn.drop_path import StochasticDepth
 from boxwright.nn.network import Backbone
 
@@ -263,9 +262,3 @@ class Projector(nn.Module):
             resampled = [layer(features) for layer, features in zip(layers.children(), maps, strict=True)]
             outputs.append(stage(torch.cat(resampled, 1)))
         return outputs
-
-
-def flatten_maps(maps: Sequence[Tensor]) -> tuple[Tensor, Grids]:
-    """Return the cells of all maps, finest first, [B, T, D], and the maps' (height, width)."""
-    grids = [(features.shape[-2], features.shape[-1]) for features in maps]
-    return torch.cat([features.flatten(2).transpose(1, 2) for features in maps], 1), grids

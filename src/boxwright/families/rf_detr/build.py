@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from boxwright.config.build import require
 from boxwright.families.rf_detr.backbone import Projector, VitLayout, WindowedVit
@@ -24,7 +23,7 @@ from boxwright.families.rf_detr.decoder import (
     QuerySelection,
 )
 from boxwright.families.rf_detr.message import (
-    PATCHES,
+    SIZES,
     RfDetrDecoder,
     RfDetrFeatureExtractor,
     RfDetrLoss,
@@ -47,29 +46,6 @@ from boxwright.nn.postprocessing.queries import QueryPostprocessor
 from boxwright.nn.preprocessing import IMAGENET, Preprocessor
 from boxwright.types import Categories
 
-
-@dataclass(frozen=True)
-class Size:
-    """A published size, whose patches and windows are `PATCHES`.
-
-    Attributes:
-        grid: Side of the grid of patches that positions are stored for.
-        taken: After how many blocks a map is taken.
-        layers: Of the decoder.
-    """
-
-    grid: int
-    taken: tuple[int, ...]
-    layers: int
-
-
-SIZES = {
-    "N": Size(24, (3, 6, 9, 12), 2),
-    "S": Size(32, (3, 6, 9, 12), 3),
-    "M": Size(36, (3, 6, 9, 12), 4),
-    "L": Size(44, (3, 6, 9, 12), 4),
-    "BASE": Size(37, (2, 5, 8, 11), 3),
-}
 # The head's first column is of no class: in COCO's weights that of id 0, in others the one that is never taught.
 _BACKGROUND = 1
 
@@ -97,13 +73,12 @@ def build_rf_detr(config: RfDetrMessage, categories: Categories | None, image_ch
 
 def _vit(config: RfDetrMessage) -> VitLayout:
     extractor, size = config.feature_extractor or RfDetrFeatureExtractor(), SIZES[config.size.name]
-    patch, windows = PATCHES[config.size.name]
     return VitLayout(
         width=extractor.width,
         depth=extractor.depth,
         heads=extractor.num_heads,
-        patch=extractor.patch or patch,
-        windows=extractor.windows or windows,
+        patch=extractor.patch or size.patch,
+        windows=extractor.windows or size.windows,
         grid=extractor.grid or size.grid,
         taken=tuple(extractor.taken) or size.taken,
         drop_path=extractor.drop_path,

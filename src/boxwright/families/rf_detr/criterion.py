@@ -150,7 +150,7 @@ class RfDetrCriterion:
         """Return the weighted sums of the losses of classes, distances and overlaps, [3]."""
         weights, boxes = self.weights, outputs.boxes
         iou, giou = iou_and_giou(to_corners(boxes), to_corners(objects.boxes.to(boxes)))
-        logits = outputs.logits if outputs.logits.dtype == torch.float64 else outputs.logits.float()
+        logits = outputs.logits.float()
         classes = F.one_hot(objects.labels + self.background, logits.shape[-1]) * objects.matched[..., None]
         losses = self.classification(logits, classes.to(logits.dtype), iou.detach()[..., None])
         # An object's weight is that of its own class; absence counts in full.

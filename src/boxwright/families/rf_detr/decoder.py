@@ -105,13 +105,13 @@ class Memory:
     Attributes:
         cells: [B, T, D].
         grids: (height, width) of each map.
-        padding: bool [B, T]; True for cells beside the image; None where no image is padded.
+        padding: bool [B, T]; True for cells beside the image.
         shares: float32 [B, L, 2]; the image's share of the width and height of each map.
     """
 
     cells: Tensor
     grids: Grids
-    padding: Tensor | None
+    padding: Tensor
     shares: Tensor
 
 
@@ -156,7 +156,7 @@ def cell_boxes(memory: Memory) -> tuple[Tensor, Tensor]:
         parts.append(torch.cat([placed, torch.full_like(placed, _CELL_SIDE * 2**level)], -1))
     boxes = torch.cat(parts, 1)
     inside = ((boxes > _MARGIN) & (boxes < 1 - _MARGIN)).all(-1)
-    return boxes, inside if memory.padding is None else inside & memory.padding.logical_not()
+    return boxes, inside & memory.padding.logical_not()
 
 
 def _gather(values: Tensor, places: Tensor) -> Tensor:
@@ -197,16 +197,16 @@ class QuerySelection(nn.Module):
         started = torch.where(inside[..., None], started, layout.form.void).to(memory.cells.dtype)
         cells = memory.cells * inside[..., None]
         chosen = [self._choose(group, cells, started) for group in range(groups)]
+        starts = torch.cat([outputs.boxes for outputs in chosen], 1)
         encoder = QuerySet(
             torch.cat([outputs.logits for outputs in chosen], 1),
-            layout.form.finish(torch.cat([outputs.boxes for outputs in chosen], 1)),
+            layout.form.finish(starts),
             torch.cat([outputs.features for outputs in chosen], 1),
         )
         count = groups * layout.queries
         batch = cells.shape[0]
         learned = self.refpoint_embed.weight[:count].expand(batch, -1, -1)
-        starts = torch.cat([outputs.boxes for outputs in chosen], 1).detach()
-        references = layout.form.move(starts, learned[:, : starts.shape[1]])
+        references = layout.form.move(starts.detach(), learned[:, : starts.shape[1]])
         if starts.shape[1] < count:
             references = torch.cat([references, learned[:, starts.shape[1] :]], 1)
         return self.query_feat.weight[:count].expand(batch, -1, -1), references, encoder
@@ -261,9 +261,7 @@ class DeformableAttention(nn.Module):
         weights = self.attention_weights(queries).unflatten(-1, (self.heads, -1)).softmax(-1)
         boxes = references[:, :, None, :, None]
         locations = boxes[..., :2] + offsets / self.taps * boxes[..., 2:] * _OFFSET_SCALE
-        values = self.value_proj(memory.cells)
-        if memory.padding is not None:
-            values = values.masked_fill(memory.padding[..., None], 0)
+        values = self.value_proj(memory.cells).masked_fill(memory.padding[..., None], 0)
         taps = [self.taps] * self.levels
         read = deformable_attention(values, memory.grids, taps, locations.flatten(3, 4), weights)
         outputs: Tensor = self.output_proj(read)

@@ -3,6 +3,8 @@
 Defaults are those of the published sizes N, S, M and L, and of the earlier BASE.
 """
 
+from dataclasses import dataclass
+
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.image_resizer import ImageResizer
@@ -118,16 +120,42 @@ class RfDetrPostProcessing(Message):
             and (c.has("max_total_detections") or c.has("score_threshold"))),
     )
 
-# Of each size: the side of a patch, windows along each side.
-PATCHES = {"N": (16, 2), "S": (16, 2), "M": (16, 2), "L": (16, 2), "BASE": (14, 4)}
+@dataclass(frozen=True)
+class PublishedSize:
+    """What a published size has where a message does not say otherwise.
+
+    Attributes:
+        patch: Side of a patch in pixels.
+        windows: Windows along each side of an image.
+        grid: Side of the grid of patches that positions are stored for.
+        taken: After how many blocks a map is taken.
+        layers: Of the decoder.
+        side: Of the square inputs that its weights were trained with, in pixels.
+    """
+
+    patch: int
+    windows: int
+    grid: int
+    taken: tuple[int, ...]
+    layers: int
+    side: int
+
+
+SIZES = {
+    "N": PublishedSize(16, 2, 24, (3, 6, 9, 12), 2, 384),
+    "S": PublishedSize(16, 2, 32, (3, 6, 9, 12), 3, 512),
+    "M": PublishedSize(16, 2, 36, (3, 6, 9, 12), 4, 576),
+    "L": PublishedSize(16, 2, 44, (3, 6, 9, 12), 4, 704),
+    "BASE": PublishedSize(14, 4, 37, (2, 5, 8, 11), 3, 560),
+}
 
 def _size_problem(model: "RfDetr") -> str:
     resizer, extractor = model.image_resizer, model.feature_extractor or RfDetrFeatureExtractor()
     chosen = resizer.which("image_resizer_oneof") if resizer is not None else None
     if resizer is None or chosen is None:
         return ""
-    patch, windows = PATCHES[model.size.name]
-    unit = (extractor.patch or patch) * (extractor.windows or windows)
+    size = SIZES[model.size.name]
+    unit = (extractor.patch or size.patch) * (extractor.windows or size.windows)
     settings = getattr(resizer, chosen)
     sides: dict[str, tuple[str, ...]] = {
         "fixed_shape_resizer": ("height", "width"),

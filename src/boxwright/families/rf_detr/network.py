@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from boxwright.families.rf_detr.backbone import Projector, WindowedVit, flatten_maps
+from boxwright.families.rf_detr.backbone import Projector, WindowedVit
 from boxwright.families.rf_detr.decoder import QueryDecoder, QuerySelection, QuerySet, read_memory
+from boxwright.nn.attention import flatten_maps
 from boxwright.nn.network import ClassLayer, Network, Parts
 from boxwright.types import Targets
 

@@ -13,7 +13,7 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
 from boxwright.config.load import parse_message
 from boxwright.families.rf_detr.backbone import resize_positions
-from boxwright.families.rf_detr.message import RfDetr
+from boxwright.families.rf_detr.message import SIZES, RfDetr
 from boxwright.families.rf_detr.network import RfDetr as Network
 from boxwright.families.shared.source_weights import FileFacts, SourceWeights, map_names, unchanged
 from boxwright.types import Categories, Category
@@ -152,9 +152,8 @@ def _count(tensors: Mapping[str, Tensor], name: str) -> int:
 
 
 _WIDTH = 384
-# (patch, side of the stored grid, layers of the decoder) of each size, and the side of its inputs.
-_SIZES = {(16, 24, 2): ("N", 384), (16, 32, 3): ("S", 512), (16, 36, 4): ("M", 576), (16, 44, 4): ("L", 704)}
-_SIZES |= {(14, 37, 3): ("BASE", 560)}
+# What tells a size apart in a file: its patch, the side of the stored grid and the layers of the decoder.
+_NAMES_OF_SIZES = {(size.patch, size.grid, size.layers): name for name, size in SIZES.items()}
 
 
 def describe_weights(
@@ -176,13 +175,13 @@ def describe_weights(
     grid = round((tensors[_POSITIONS].shape[1] - 1) ** 0.5)
     if "segmentation_head.bias" in tensors:
         raise CheckpointError(f"{shown(path)}: of an RF-DETR that segments instances, which is not supported")
-    known = _SIZES.get((patch, grid, layers))
-    if known is None or tensors[_PATCHES].shape[0] != _WIDTH:
+    size = _NAMES_OF_SIZES.get((patch, grid, layers))
+    if size is None or tensors[_PATCHES].shape[0] != _WIDTH:
         raise CheckpointError(
             f"{shown(path)}: of an RF-DETR of patches of {patch}, {grid} × {grid} positions and {layers} layers, which "
             "is none of the sizes N, S, M, L and BASE; pass the configuration"
         )
-    size, side = known
+    side = SIZES[size].side
     rows, groups = len(tensors[_CLASSES]), _count(tensors, _GROUP)
     queries = len(tensors[_QUERIES]) // max(groups, 1)
     text = f"""
