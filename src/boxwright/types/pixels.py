@@ -1,7 +1,7 @@
 """What an image may be: its layout, its type, and which of its values is white.
 
 Detectors read levels of 0..255. Images of 8 bits, `uint8`, have them, whatever else is stated. All others have the
-white level of their data set, which a run measures or is told, and stores; no image's own range changes it.
+white level of their data set, which a run measures or is given, and stores; no image's own range changes it.
 
 | values                           | white level                                               |
 |----------------------------------|-----------------------------------------------------------|

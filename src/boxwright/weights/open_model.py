@@ -140,7 +140,7 @@ class OpenModel:
         opened: The detector on its device, or an exported one.
         own_config: The configuration of its training; None for an exported one, which contains its own.
         original_sha256: Of the weights, before they were optimized; empty if they are as they were stored.
-        threads: How many an exported file's runtime was told to use; 0 for its default.
+        threads: Threads of an exported file's runtime; 0 for the runtime's default.
         process: The one that opened it.
     """
 

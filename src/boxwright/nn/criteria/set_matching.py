@@ -1,6 +1,6 @@
 """Matching of queries with objects, one to one and at the least cost (DETR, Carion et al., 2020).
 
-Boxes are center x, center y, width, height, in 0..1 of the input, where nothing else is said.
+Boxes are center x, center y, width, height, in 0..1 of the input, unless a docstring says otherwise.
 
 Dimensions: S sets of outputs, B batch, Q queries, K classes, G objects (padded).
 """
