@@ -113,13 +113,12 @@ NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPol
 NEW |= {"LargeScaleJitter", "RandomCopyPaste", "RandomErasing", "RandomMixup", "RandomMosaic", "RandomTile"}
 NEW |= {"DataAnchorSampling", "RandomSquarePatch", "RandomAffineMosaic", "BatchMixup"}
 NEW |= {"UserArgument", "UserAugmentation"}
-NEW |= {"RfDetr", "RfDetrDecoder", "RfDetrFeatureExtractor", "RfDetrLoss", "RfDetrMatcher"}
-NEW |= {"RfDetrPostProcessing", "RfDetrProjector"}
+NEW |= {"RfDetr", "RfDetrDecoder", "RfDetrFeatureExtractor", "RfDetrLoss", "RfDetrProjector"}
 NEW |= {"AlignDet", "AlignedStep", "ClassifierBackbone", "LevelCandidates"}
 NEW |= {"Srn", "TwoStepClassification", "TwoStepRegression"}
 NEW |= {"DFine", "DFineBox", "DFineDecoder", "DFineDenoising", "DFineEncoder", "DFineFeatureExtractor", "DFineLoss"}
 NEW |= {"HgNetV2Layout"}
-NEW |= {"DFineMatcher", "DFinePostProcessing", "ParameterGroup"}
+NEW |= {"QueryMatcher", "QueryPostProcessing", "ParameterGroup"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 
 

@@ -152,6 +152,12 @@ HGNET = "stem: [8, 8] middle: [4, 4, 8, 8] out: [8, 16, 24, 32] blocks: [1, 1, 1
             "which is min_level 3; found 2",
         ),
         (m.DFine, "image_resizer { fixed_shape_resizer { height: 64 width: 72 } }", "multiples of 32, found width 72"),
+        (
+            m.RfDetr,
+            "image_resizer { fixed_shape_resizer { height: 64 width: 72 } }",
+            "multiples of 32, patches times windows, found width 72",
+        ),
+        (m.RfDetr, "size: BASE image_resizer { identity_resizer { } }", "multiples of 56; use fixed_shape_resizer"),
         (m.DFine, "image_resizer { identity_resizer { } }", "multiples of 32; use fixed_shape_resizer"),
         (m.DFine, "image_resizer { pad_to_multiple_resizer { multiple: 64 } }", ""),
         (m.DFine, "decoder { taps: [3, 6, 3] }", "3 numbers for 2 maps"),
@@ -170,7 +176,7 @@ HGNET = "stem: [8, 8] middle: [4, 4, 8, 8] out: [8, 16, 24, 32] blocks: [1, 1, 1
         (m.DFineFeatureExtractor, "pretrained: true", "pretrained: nobody keeps weights"),
         (m.DFineFeatureExtractor, "strides: [8, 16]", "expected powers of 2 that end with 32, found [8, 16]"),
         (m.DFineFeatureExtractor, "strides: [16, 8, 32]", "strides: expected rising numbers"),
-        (m.DFinePostProcessing, "score_threshold: 0.1 batch_non_max_suppression { }", "it has these fields itself"),
+        (m.QueryPostProcessing, "score_threshold: 0.1 batch_non_max_suppression { }", "it has these fields itself"),
         (m.AlignedStep, "loss { classification_loss { weighted_softmax { } } }", "a softmax needs a background"),
         (m.FeaturePyramidNetworks, "min_level: 4 max_level: 3", "min_level: 4 is over max_level 3"),
         (

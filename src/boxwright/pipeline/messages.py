@@ -32,8 +32,6 @@ from boxwright.families.d_fine.message import (
     DFineEncoder,
     DFineFeatureExtractor,
     DFineLoss,
-    DFineMatcher,
-    DFinePostProcessing,
     DFineSize,
     HgNetV2Layout,
 )
@@ -54,8 +52,6 @@ from boxwright.families.rf_detr.message import (
     RfDetrDecoder,
     RfDetrFeatureExtractor,
     RfDetrLoss,
-    RfDetrMatcher,
-    RfDetrPostProcessing,
     RfDetrProjector,
     RfDetrSize,
 )

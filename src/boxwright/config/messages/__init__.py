@@ -24,6 +24,7 @@ from boxwright.config.messages.eval import (
     CocoKeypointMetrics, CocoKeypointMetricsKeypointLabelToSigmasEntry, EvalConfig, EvalConfigSuperCategoriesEntry,
     KeypointEdge, ParameterizedMetric,
 )
+from boxwright.config.messages.queries import QueryMatcher, QueryPostProcessing
 from boxwright.config.messages.ssd_feature_extractor import BidirectionalFeaturePyramidNetworks, FeaturePyramidNetworks
 from boxwright.config.messages.hyperparams import (
     BatchNorm, GroupNorm, Hyperparams, HyperparamsActivation, HyperparamsOp, Initializer, L1Regularizer,

@@ -92,3 +92,27 @@ class ImageResizer(Message, oneof="image_resizer_oneof"):
         "Resize only images above or below a size threshold.")
     pad_to_multiple_resizer: PadToMultipleResizer | None = field(None,
         "Pad height and width up to a multiple of a given number.")
+
+
+def sides_problem(resizer: ImageResizer | None, unit: int, meaning: str = "") -> str:
+    """Return why a resizer's images have sides that are not multiples of a number; empty if they have.
+
+    Args:
+        resizer: A message without one is another rule's matter.
+        unit: The number.
+        meaning: What it is made of, as the message ends where it names a wrong side.
+    """
+    chosen = resizer.which("image_resizer_oneof") if resizer is not None else None
+    if resizer is None or chosen is None:
+        return ""
+    settings = getattr(resizer, chosen)
+    sides: dict[str, tuple[str, ...]] = {
+        "fixed_shape_resizer": ("height", "width"),
+        "pad_to_multiple_resizer": ("multiple",),
+        "keep_aspect_ratio_resizer": ("max_dimension",),
+    }
+    if chosen not in sides or (chosen == "keep_aspect_ratio_resizer" and not settings.pad_to_max_dimension):
+        return f"inputs need sides that are multiples of {unit}; use fixed_shape_resizer"
+    values = {name: getattr(settings, name) for name in sides[chosen]}
+    wrong = next((f"{name} {value}" for name, value in values.items() if value % unit), "")
+    return f"inputs need sides that are multiples of {unit}{meaning}, found {wrong}" if wrong else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from boxwright.config.build import require
+from boxwright.config.messages import QueryMatcher, QueryPostProcessing
 from boxwright.families.d_fine.criterion import (
     ClassificationLoss,
     DFineCriterion,
@@ -23,14 +24,12 @@ from boxwright.families.d_fine.message import (
     DFineDenoising,
     DFineFeatureExtractor,
     DFineLoss,
-    DFineMatcher,
-    DFinePostProcessing,
 )
 from boxwright.families.d_fine.network import DFine, HybridEncoder, ObjectNoise, QuerySelection
 from boxwright.families.d_fine.weights import describe_weights, foreign_weights
 from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.families.shared.post_processing import build_nms
+from boxwright.families.shared.post_processing import build_query_postprocessor
 from boxwright.nn.backbones.hgnetv2 import HgNetV2
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.batch_norm import synchronize
@@ -38,7 +37,6 @@ from boxwright.nn.criteria.set_matching import MatchingCosts
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import Backbone
-from boxwright.nn.postprocessing.queries import QueryPostprocessor
 from boxwright.nn.preprocessing import ZERO_TO_ONE, Preprocessor
 from boxwright.types import Categories
 
@@ -57,7 +55,7 @@ def build_d_fine(config: DFineMessage, categories: Categories | None, image_chan
         Preprocessor(resizer, ZERO_TO_ONE, scale_padding=True),
         network,
         _criterion(config),
-        _postprocessor(config.post_processing or DFinePostProcessing()),
+        build_query_postprocessor(config.post_processing or QueryPostProcessing(), background=0),
         num_classes=config.num_classes,
         categories=categories,
     )
@@ -91,19 +89,12 @@ _CLASSIFICATION: dict[str, Callable[[DFineLoss], ClassificationLoss]] = {
 
 
 def _criterion(config: DFineMessage) -> DFineCriterion:
-    costs, loss = config.matcher or DFineMatcher(), config.loss or DFineLoss()
+    costs, loss = config.matcher or QueryMatcher(), config.loss or DFineLoss()
     return DFineCriterion(
         MatchingCosts(costs.class_cost, costs.l1_cost, costs.giou_cost),
         _CLASSIFICATION[loss.classification.name](loss),
         LossWeights(loss.classification_weight, loss.l1_weight, loss.giou_weight, loss.fgl_weight, loss.ddf_weight),
         union=loss.union_matching,
-    )
-
-
-def _postprocessor(config: DFinePostProcessing) -> QueryPostprocessor:
-    nms = config.batch_non_max_suppression
-    return QueryPostprocessor(
-        config.max_total_detections, config.score_threshold, None if nms is None else build_nms(nms)
     )
 
 

@@ -5,8 +5,8 @@ Defaults are those of the published sizes N, S, M, L and X.
 
 from boxwright.config.field import AllowedValues, Enum, field, number
 from boxwright.config.message import Message
-from boxwright.config.messages.image_resizer import ImageResizer
-from boxwright.config.messages.post_processing import BatchNonMaxSuppression
+from boxwright.config.messages.image_resizer import ImageResizer, sides_problem
+from boxwright.config.messages.queries import QueryMatcher, QueryPostProcessing
 from boxwright.config.rules import Rule, color_only, refuse, rising
 
 # The coarsest map's stride: sides of inputs are multiples of it.
@@ -126,13 +126,6 @@ class DFineDenoising(Message):
     label_noise: float = number(0.5, "[0, 1]", "Twice the share of labels that become a random class.")
     box_noise: float = number(1.0, "[0, 16]", "How far corners move, relative to half a side.")
 
-class DFineMatcher(Message):
-    """The cost of matching a query with an object (an extension of Boxwright)."""
-
-    class_cost: float = number(2.0, "[0, inf)", "Weight of the class's focal loss.")
-    l1_cost: float = number(5.0, "[0, inf)", "Weight of the distance of the boxes.")
-    giou_cost: float = number(2.0, "[0, inf)", "Weight of the generalized intersection over union.")
-
 class DFineLoss(Message):
     """The losses of D-FINE (an extension of Boxwright)."""
 
@@ -147,38 +140,6 @@ class DFineLoss(Message):
     giou_weight: float = number(2.0, "[0, inf)", "Weight of 1 - the generalized intersection over union.")
     fgl_weight: float = number(0.15, "[0, inf)", "Weight of fine-grained localization: the right bins of distances.")
     ddf_weight: float = number(1.5, "[0, inf)", "Weight of distillation from the last layer to those before.")
-
-class DFinePostProcessing(Message):
-    """Which pairs of queries and classes are detections (an extension of Boxwright)."""
-
-    max_total_detections: int = number(300, "[1, 100000]", "The most detections of an image.")
-    score_threshold: float = number(0.0, "[0, 1)", "Only scores above this are detections.")
-    batch_non_max_suppression: BatchNonMaxSuppression | None = field(None, "Suppression, which this network does not "
-        "need; excludes the fields above.")
-
-    rules = (
-        refuse("batch_non_max_suppression",
-            "it has these fields itself; remove max_total_detections and score_threshold",
-            when=lambda c: c.batch_non_max_suppression
-            and (c.has("max_total_detections") or c.has("score_threshold"))),
-    )
-
-def _size_problem(model: "DFine") -> str:
-    resizer = model.image_resizer
-    chosen = resizer.which("image_resizer_oneof") if resizer is not None else None
-    if resizer is None or chosen is None:
-        return ""
-    settings = getattr(resizer, chosen)
-    sides: dict[str, tuple[str, ...]] = {
-        "fixed_shape_resizer": ("height", "width"),
-        "pad_to_multiple_resizer": ("multiple",),
-        "keep_aspect_ratio_resizer": ("max_dimension",),
-    }
-    if chosen not in sides or (chosen == "keep_aspect_ratio_resizer" and not settings.pad_to_max_dimension):
-        return "inputs need sides that are multiples of 32; use fixed_shape_resizer"
-    values = {name: getattr(settings, name) for name in sides[chosen]}
-    wrong = next((f"{name} {value}" for name, value in values.items() if value % _STRIDE), "")
-    return f"inputs need sides that are multiples of 32, found {wrong}" if wrong else ""
 
 def _taps_problem(model: "DFine") -> str:
     levels = 2 if model.size is DFineSize.N else 3
@@ -200,13 +161,13 @@ class DFine(Message):
     decoder: DFineDecoder | None = field(None, "From cells of the maps to queries, and from these to detections.")
     box: DFineBox | None = field(None, "The distributions of boxes' sides.")
     denoising: DFineDenoising | None = field(None, "Disturbed objects in training; default: 100 queries.")
-    matcher: DFineMatcher | None = field(None, "The cost of matching queries with objects.")
+    matcher: QueryMatcher | None = field(None, "The cost of matching queries with objects.")
     loss: DFineLoss | None = field(None, "The losses.")
     sync_batch_norm: bool = field(False, "Normalize over the batches of all processes together, as published.")
-    post_processing: DFinePostProcessing | None = field(None, "Which of the outputs are detections.")
+    post_processing: QueryPostProcessing | None = field(None, "Which of the outputs are detections.")
 
     rules = (
         color_only("timm/"),
-        Rule("image_resizer", _size_problem),
+        Rule("image_resizer", lambda c: sides_problem(c.image_resizer, _STRIDE)),
         Rule("decoder.taps", _taps_problem),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from boxwright.config.build import require
+from boxwright.config.messages import QueryMatcher, QueryPostProcessing
 from boxwright.families.rf_detr.backbone import Projector, VitLayout, WindowedVit
 from boxwright.families.rf_detr.criterion import (
     ClassificationLoss,
@@ -27,8 +28,6 @@ from boxwright.families.rf_detr.message import (
     RfDetrDecoder,
     RfDetrFeatureExtractor,
     RfDetrLoss,
-    RfDetrMatcher,
-    RfDetrPostProcessing,
     RfDetrProjector,
 )
 from boxwright.families.rf_detr.message import (
@@ -38,11 +37,10 @@ from boxwright.families.rf_detr.network import RfDetr
 from boxwright.families.rf_detr.weights import describe_weights, foreign_weights
 from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.families.shared.post_processing import build_nms
+from boxwright.families.shared.post_processing import build_query_postprocessor
 from boxwright.nn.criteria.set_matching import MatchingCosts
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
-from boxwright.nn.postprocessing.queries import QueryPostprocessor
 from boxwright.nn.preprocessing import IMAGENET, Preprocessor
 from boxwright.types import Categories
 
@@ -65,7 +63,7 @@ def build_rf_detr(config: RfDetrMessage, categories: Categories | None, image_ch
         Preprocessor(resizer, IMAGENET),
         network,
         _criterion(config),
-        _postprocessor(config.post_processing or RfDetrPostProcessing()),
+        build_query_postprocessor(config.post_processing or QueryPostProcessing(), background=_BACKGROUND),
         num_classes=config.num_classes,
         categories=categories,
     )
@@ -114,21 +112,11 @@ _CLASSIFICATION: dict[str, Callable[[RfDetrLoss], ClassificationLoss]] = {
 
 
 def _criterion(config: RfDetrMessage) -> RfDetrCriterion:
-    costs, loss = config.matcher or RfDetrMatcher(), config.loss or RfDetrLoss()
+    costs, loss = config.matcher or QueryMatcher(), config.loss or RfDetrLoss()
     return RfDetrCriterion(
         MatchingCosts(costs.class_cost, costs.l1_cost, costs.giou_cost),
         _CLASSIFICATION[loss.classification.name](loss),
         LossWeights(loss.classification_weight, loss.l1_weight, loss.giou_weight),
-        background=_BACKGROUND,
-    )
-
-
-def _postprocessor(config: RfDetrPostProcessing) -> QueryPostprocessor:
-    nms = config.batch_non_max_suppression
-    return QueryPostprocessor(
-        config.max_total_detections,
-        config.score_threshold,
-        None if nms is None else build_nms(nms),
         background=_BACKGROUND,
     )
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
-from boxwright.config.messages.image_resizer import ImageResizer
-from boxwright.config.messages.post_processing import BatchNonMaxSuppression
+from boxwright.config.messages.image_resizer import ImageResizer, sides_problem
+from boxwright.config.messages.queries import QueryMatcher, QueryPostProcessing
 from boxwright.config.rules import Rule, refuse, rising
 
 
@@ -87,13 +87,6 @@ class RfDetrDecoder(Message):
             when=lambda c: bool(c.depth % c.cross_heads)),
     )
 
-class RfDetrMatcher(Message):
-    """The cost of matching a query with an object (an extension of Boxwright)."""
-
-    class_cost: float = number(2.0, "[0, inf)", "Weight of the class's focal loss.")
-    l1_cost: float = number(5.0, "[0, inf)", "Weight of the distance of the boxes.")
-    giou_cost: float = number(2.0, "[0, inf)", "Weight of the generalized intersection over union.")
-
 class RfDetrLoss(Message):
     """The losses of RF-DETR (an extension of Boxwright)."""
 
@@ -104,21 +97,6 @@ class RfDetrLoss(Message):
     gamma: float = number(2.0, "[0, inf)", "Power of scores that weighs wrong classes.")
     l1_weight: float = number(5.0, "[0, inf)", "Weight of the distance of boxes.")
     giou_weight: float = number(2.0, "[0, inf)", "Weight of 1 - the generalized intersection over union.")
-
-class RfDetrPostProcessing(Message):
-    """Which pairs of queries and classes are detections (an extension of Boxwright)."""
-
-    max_total_detections: int = number(300, "[1, 100000]", "The most detections of an image.")
-    score_threshold: float = number(0.0, "[0, 1)", "Only scores above this are detections.")
-    batch_non_max_suppression: BatchNonMaxSuppression | None = field(None, "Suppression, which this network does not "
-        "need; excludes the fields above.")
-
-    rules = (
-        refuse("batch_non_max_suppression",
-            "it has these fields itself; remove max_total_detections and score_threshold",
-            when=lambda c: c.batch_non_max_suppression
-            and (c.has("max_total_detections") or c.has("score_threshold"))),
-    )
 
 @dataclass(frozen=True)
 class PublishedSize:
@@ -150,23 +128,9 @@ SIZES = {
 }
 
 def _size_problem(model: "RfDetr") -> str:
-    resizer, extractor = model.image_resizer, model.feature_extractor or RfDetrFeatureExtractor()
-    chosen = resizer.which("image_resizer_oneof") if resizer is not None else None
-    if resizer is None or chosen is None:
-        return ""
-    size = SIZES[model.size.name]
+    extractor, size = model.feature_extractor or RfDetrFeatureExtractor(), SIZES[model.size.name]
     unit = (extractor.patch or size.patch) * (extractor.windows or size.windows)
-    settings = getattr(resizer, chosen)
-    sides: dict[str, tuple[str, ...]] = {
-        "fixed_shape_resizer": ("height", "width"),
-        "pad_to_multiple_resizer": ("multiple",),
-        "keep_aspect_ratio_resizer": ("max_dimension",),
-    }
-    if chosen not in sides or (chosen == "keep_aspect_ratio_resizer" and not settings.pad_to_max_dimension):
-        return f"inputs need sides that are multiples of {unit}; use fixed_shape_resizer"
-    values = {name: getattr(settings, name) for name in sides[chosen]}
-    wrong = next((f"{name} {value}" for name, value in values.items() if value % unit), "")
-    return f"inputs need sides that are multiples of {unit}, patches times windows, found {wrong}" if wrong else ""
+    return sides_problem(model.image_resizer, unit, ", patches times windows")
 
 
 class RfDetr(Message):
@@ -179,8 +143,8 @@ class RfDetr(Message):
     feature_extractor: RfDetrFeatureExtractor | None = field(None, "The backbone.")
     projector: RfDetrProjector | None = field(None, "From the backbone's maps to those that queries read.")
     decoder: RfDetrDecoder | None = field(None, "From cells of the maps to queries, and from these to detections.")
-    matcher: RfDetrMatcher | None = field(None, "The cost of matching queries with objects.")
+    matcher: QueryMatcher | None = field(None, "The cost of matching queries with objects.")
     loss: RfDetrLoss | None = field(None, "The losses.")
-    post_processing: RfDetrPostProcessing | None = field(None, "Which of the outputs are detections.")
+    post_processing: QueryPostProcessing | None = field(None, "Which of the outputs are detections.")
 
     rules = (Rule("image_resizer", _size_problem),)

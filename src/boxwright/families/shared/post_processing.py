@@ -25,6 +25,7 @@ from boxwright.nn.postprocessing.anchor import (
     softmax,
 )
 from boxwright.nn.postprocessing.nms import ClassAgnostic, Nms, PerClass, SoftPerClass, Suppression
+from boxwright.nn.postprocessing.queries import QueryPostprocessor
 
 _CONVERTERS: dict[str, Callable[[Tensor], Tensor]] = {
     "IDENTITY": identity,
@@ -88,3 +89,14 @@ def build_nms(config: m.BatchNonMaxSuppression) -> Nms:
         suppression = SoftPerClass(config.soft_nms_sigma, config.max_detections_per_class)
     outside: Literal["drop", "keep"] = "keep" if config.use_combined_nms else "drop"
     return Nms(suppression, config.score_threshold, config.max_total_detections, outside=outside)
+
+
+def build_query_postprocessor(config: m.QueryPostProcessing, background: int) -> QueryPostprocessor:
+    """Build a postprocessor of queries, whose class columns begin with so many of the background."""
+    nms = config.batch_non_max_suppression
+    return QueryPostprocessor(
+        config.max_total_detections,
+        config.score_threshold,
+        None if nms is None else build_nms(nms),
+        background=background,
+    )
