@@ -11,88 +11,34 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.base.distributed import ALONE
-from boxwright.data.augmentation.transform import Chain
-from boxwright.data.batch import Batch
-from boxwright.data.convert import write_tfrecords
-from boxwright.data.loader import TrainingExamples, training_batches
-from boxwright.data.shapes import ShapesDataset
 from boxwright.nn.criteria.criterion import TOTAL
-from boxwright.pipeline.input_reader import build_dataset
-from boxwright.pipeline.training import build_training
-from boxwright.training.state import new_state
-from boxwright.training.step import Learner
-from boxwright.types import Targets
 from boxwright.weights.export_weights import weights_sha256
 from tests.d_fines import D_FINE
+from tests.training.detrs import (
+    OBJECTS,
+    check_learns_by_heart,
+    check_parts,
+    check_step,
+    learner,
+    with_objects,
+    write_config,
+)
 from tests.training.test_distributed import lines, run_two
 from tests.training.test_refinedet import run
 
 OWN_INITIALIZERS = True
 
-ADAMW = """optimizer { adamw_optimizer { weight_decay: 1e-4
-    learning_rate { constant_learning_rate { learning_rate: 1e-3 } } } use_moving_average: false }"""
-
 
 @pytest.fixture
 def d_fine_config(small_config: Path, tmp_path: Path) -> Path:
-    text = small_config.read_text()
-    training = text[text.index("train_config {") :]
-    start = training.index("optimizer {")
-    training = training[:start] + ADAMW + training[training.index("data_augmentation_options") :]
-    training = training.replace("num_steps: 6", "num_steps: 6 gradient_clipping_by_norm: 0.1")
-    path = tmp_path / "d_fine.config"
-    path.write_text(f"model {{ {D_FINE} }}\n{training}")
-    return path
-
-
-def learner(path: Path, *overrides: str) -> tuple[Learner, Batch]:
-    """Return a learner whose normalization keeps its statistics, so that nothing joins images but losses."""
-    config = bw.load_config(path, list(overrides))
-    torch.manual_seed(0)
-    assert config.train_input_reader is not None
-    dataset = build_dataset(config.train_input_reader, "train_input_reader")
-    detector = bw.build_detector(config, dataset.categories)
-    detector.network.frozen_statistics = ("",)
-    detector.train()
-    plan = build_training(config, workers=0)
-    examples = TrainingExamples(dataset, Chain(), detector.preprocessor.resizer, 0)
-    batch = next(iter(training_batches(examples, plan.stream)))
-    return Learner(new_state(detector, plan), plan, ALONE), batch
-
-
-def gradients(one: Learner) -> dict[str, Tensor]:
-    return {n: p.grad.clone() for n, p in one.state.detector.network.named_parameters() if p.grad is not None}
-
-
-def with_objects(batch: Batch, boxes: Tensor, labels: Tensor) -> Batch:
-    """Return a batch whose first image has some objects, and whose others have none."""
-    count, size = len(boxes), len(batch)
-    valid = torch.zeros(size, count, dtype=torch.bool)
-    valid[0] = True
-    targets = Targets(
-        boxes.expand(size, -1, -1) * valid[..., None],
-        labels.expand(size, -1) * valid,
-        valid.float(),
-        valid,
-        keys=batch.targets.keys,
-    )
-    return replace(batch, targets=targets)
+    return write_config(small_config, D_FINE, tmp_path / "d_fine.config")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_add_up_to_the_batch(d_fine_config: Path, parts: int) -> None:
     """Counts of objects, of the union's pairs and of others divide; noise follows from each image's key."""
-    whole, batch = learner(d_fine_config)
-    split, _ = learner(d_fine_config, f"train_config.gradient_accumulation_steps={parts}")
-    once, twice = whole.step(batch), split.step(batch)
-    assert len(once.losses) == 14  # twelve terms, regularization and the total
-    assert twice.losses == pytest.approx(once.losses, rel=1e-4)
-    first, second = gradients(whole), gradients(split)
-    assert first.keys() == second.keys() == {n for n, _ in whole.state.detector.network.named_parameters()}
-    for name, gradient in first.items():
-        assert torch.allclose(gradient, second[name], rtol=1e-3, atol=2e-5 * float(gradient.abs().max()) + 1e-7), name
+    assert len(check_parts(d_fine_config, parts)) == 14  # twelve terms, regularization and the total
 
 
 def test_a_step_describes_its_objects(d_fine_config: Path) -> None:
@@ -145,28 +91,15 @@ def test_noise_is_as_published(d_fine_config: Path) -> None:
     assert moved[:, 1].max() <= 1.001
 
 
-OBJECTS = {
-    "none": (torch.zeros(0, 4), torch.zeros(0, dtype=torch.long)),
-    "one": (torch.tensor([[10.0, 10.0, 30.0, 40.0]]), torch.tensor([2])),
-    "of one pixel": (torch.tensor([[10.0, 10.0, 11.0, 11.0]]), torch.tensor([0])),
-    "larger than the image": (torch.tensor([[-50.0, -60.0, 200.0, 190.0]]), torch.tensor([3])),
-    "300": (torch.rand(300, 4, generator=torch.Generator().manual_seed(0)).sort(1).values * 60, torch.arange(300) % 4),
-}
-
-
 @pytest.mark.slow_except("more0-none")
 @pytest.mark.parametrize("objects", OBJECTS)
 @pytest.mark.parametrize("more", [(), ("train_config.use_bfloat16=true",)])
 def test_a_step_of_any_objects(d_fine_config: Path, objects: str, more: tuple[str, ...]) -> None:
     """More objects than queries, too; and without any, every weight has a gradient all the same."""
-    one, batch = learner(d_fine_config, *more)
-    report = one.step(with_objects(batch, *OBJECTS[objects]))
-    assert all(torch.isfinite(torch.as_tensor(value)) for value in report.losses.values())
-    missing = [name for name, p in one.state.detector.network.named_parameters() if p.grad is None]
-    assert missing == []
+    losses = check_step(d_fine_config, objects, *more)
     if objects == "none":
-        assert report.losses["Loss/l1_loss"] == 0
-        assert report.losses["Loss/ddf_loss/pairs"] == 0
+        assert losses["Loss/l1_loss"] == 0
+        assert losses["Loss/ddf_loss/pairs"] == 0
 
 
 @pytest.mark.slow
@@ -243,21 +176,4 @@ def test_two_processes_are_one_with_the_whole_batch(d_fine_config: Path, tmp_pat
 @pytest.mark.slow
 def test_learns_eight_images_by_heart(tmp_path: Path) -> None:
     """AP at an overlap of a half is 0.9 and more on the images that it is trained on, within 400 steps."""
-    names = ("circle", "square", "triangle", "star")
-    write_tfrecords(ShapesDataset(8, seed=3, size=(128, 128)), tmp_path / "eight.record")
-    labels = "".join(f"item {{ id: {number + 1} name: '{name}' }}\n" for number, name in enumerate(names))
-    (tmp_path / "label_map.pbtxt").write_text(labels)
-    reader = f'label_map_path: "{tmp_path}/label_map.pbtxt" tf_record_input_reader {{ input_path: "{tmp_path}/eight.record" }}'
-    rate = """learning_rate { cosine_decay_learning_rate { learning_rate_base: 1e-3 total_steps: 400
-      warmup_learning_rate: 0 warmup_steps: 20 } }"""
-    path = tmp_path / "eight.config"
-    path.write_text(f"""model {{ d_fine {{ num_classes: 4 decoder {{ num_queries: 60 }}
-      image_resizer {{ fixed_shape_resizer {{ height: 128 width: 128 resize_method: BILINEAR_ANTIALIASED }} }} }} }}
-      train_config {{ batch_size: 8 num_steps: 400 gradient_clipping_by_norm: 0.1
-      optimizer {{ adamw_optimizer {{ weight_decay: 1e-4 {rate} }} use_moving_average: false }} }}
-      train_input_reader {{ {reader} }}
-      eval_config {{ metrics_set: "coco_detection_metrics" }} eval_input_reader {{ shuffle: false {reader} }}""")
-    config = bw.load_config(path)
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False))
-    metrics = bw.evaluate(config, tmp_path / "m")
-    assert metrics["DetectionBoxes_Precision/mAP@.50IOU"] >= 0.9, metrics
+    check_learns_by_heart("d_fine { num_classes: 4 decoder { num_queries: 60 }", 1e-3, tmp_path)
