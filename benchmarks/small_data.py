@@ -103,9 +103,9 @@ def judge(found: Sequence[Detections[Array]], data: Samples) -> dict[str, Any]:
     }
 
 
-def _tables(found: Sequence[Detections[Array]], data: Samples) -> Tables:
+def _tables(detections: Sequence[Detections[Array]], data: Samples) -> Tables:
     samples = data.samples
-    counts, truths = [len(one.labels) for one in found], [len(one.labels) for one in samples]
+    counts, truths = [len(one.labels) for one in detections], [len(one.labels) for one in samples]
     numbers = np.arange(len(samples))
     boxes = np.concatenate([one.boxes for one in samples]).astype(np.float64)
     total = sum(counts)
@@ -122,11 +122,11 @@ def _tables(found: Sequence[Detections[Array]], data: Samples) -> Tables:
             areas=(boxes[:, 2:] - boxes[:, :2]).prod(1),
             crowd=np.zeros(len(boxes), bool),
         ),
-        found=DetectionTable(
+        detections=DetectionTable(
             images=np.repeat(numbers, counts),
-            labels=np.concatenate([one.labels for one in found]),
-            boxes=np.concatenate([one.boxes for one in found]).astype(np.float64).reshape(total, 4),
-            scores=np.concatenate([one.scores for one in found]).astype(np.float64),
+            labels=np.concatenate([one.labels for one in detections]),
+            boxes=np.concatenate([one.boxes for one in detections]).astype(np.float64).reshape(total, 4),
+            scores=np.concatenate([one.scores for one in detections]).astype(np.float64),
             rows=np.arange(total),
         ),
     )

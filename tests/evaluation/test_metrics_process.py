@@ -47,7 +47,7 @@ def with_an_empty_object(part: EvaluatedImage) -> EvaluatedImage:
     found = Detections(boxes, scores, labels, (32, 32), CATEGORIES)
     assert part.masks is not None
     nothing = encode_mask(np.zeros((32, 32), np.uint8))
-    masks = ImageMasks([*part.masks.truth, nothing], [*part.masks.found, nothing])
+    masks = ImageMasks([*part.masks.truth, nothing], [*part.masks.detections, nothing])
     return replace(part, sample=sample, detections=found, masks=masks)
 
 

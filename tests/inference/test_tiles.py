@@ -59,7 +59,7 @@ def test_tiles_by_hand() -> None:
 def compared_with_all(views: list[View]) -> list[int]:
     """Return the rows that suppression keeps, each compared with all that were kept before; slow, and plain."""
     found = [
-        (one.found.boxes[n], one.found.scores[n], one.found.labels[n], one.cut[n])
+        (one.detections.boxes[n], one.detections.scores[n], one.detections.labels[n], one.cut[n])
         for one in views
         for n in range(len(one.cut))
     ]
@@ -90,7 +90,7 @@ def test_boxes_are_compared_with_all_that_they_overlap(seed: int) -> None:
         found = Detections(boxes, scores, random.integers(0, 2, 60), (640, 640))
         views.append(View(found, random.random(60) < 0.3))
     merged = suppressed(views)
-    every = np.concatenate([one.found.boxes for one in views])
+    every = np.concatenate([one.detections.boxes for one in views])
     np.testing.assert_array_equal(merged.boxes, every[compared_with_all(views)])
 
 

@@ -24,7 +24,7 @@ def test_events_and_matrix_by_hand(tmp_path: Path) -> None:
     events = compute_outcomes(tables, match(tables), 0.5)
     assert [TYPES[kind] for kind in events.types] == ["right", "classification", "background", "missed"]
     assert events.objects.tolist() == [0, 1, -1, 2]
-    assert events.found.tolist() == [0, 1, 2, -1]
+    assert events.detections.tolist() == [0, 1, 2, -1]
     # Rows are truth, columns what was found; the last of each is nothing.
     np.testing.assert_array_equal(confusion(tables, events), [[1, 1, 0], [0, 0, 1], [0, 1, 0]])
 
@@ -34,9 +34,9 @@ def test_every_object_and_detection_is_in_one_event(seed: int, tmp_path: Path) -
     tables = made.tables(tmp_path, *made.messy(seed))
     matching = match(tables)
     events = compute_outcomes(tables, matching, 0.3)
-    objects, found = events.objects[events.objects >= 0], events.found[events.found >= 0]
+    objects, found = events.objects[events.objects >= 0], events.detections[events.detections >= 0]
     assert sorted(objects) == np.flatnonzero(~tables.objects.crowd).tolist()
-    assert sorted(found) == np.flatnonzero(matching.counted[0] & (tables.found.scores >= 0.3)).tolist()
+    assert sorted(found) == np.flatnonzero(matching.counted[0] & (tables.detections.scores >= 0.3)).tolist()
     matrix = confusion(tables, events)
     assert matrix.sum() == len(events)
     # The diagonal is what precision and recall count.
@@ -111,8 +111,8 @@ def test_which_detections_disagree_with_the_labels(tmp_path: Path) -> None:
     assert trusted_classes(analysis).tolist() == [True, False, False]
     events = label_disagreements(analysis)
     tables, outcomes = analysis.tables, analysis.outcomes
-    assert tables.found.scores[outcomes.found[events]].tolist() == [0.95, 0.85]
-    assert tables.found.labels[outcomes.found[events]].tolist() == [0, 0]
+    assert tables.detections.scores[outcomes.detections[events]].tolist() == [0.95, 0.85]
+    assert tables.detections.labels[outcomes.detections[events]].tolist() == [0, 0]
     assert [TYPES[kind] for kind in outcomes.types[events]] == ["background", "background"]
 
 

@@ -123,5 +123,5 @@ def test_counts_of_errors_are_those_of_the_pictures(tmp_path: Path) -> None:
     right = int((analysis.outcomes.types == 0).sum())
     counted = sum(not row["iscrowd"] for row in content["annotations"])
     assert errors["false negatives"]["shown"] == counted - right
-    above = analysis.matching.counted[0] & (analysis.tables.found.scores >= analysis.threshold)
+    above = analysis.matching.counted[0] & (analysis.tables.detections.scores >= analysis.threshold)
     assert errors["false positives"]["shown"] == int(np.count_nonzero(above)) - right

@@ -167,17 +167,17 @@ class _Detector:
             DataError: For another table, or an image that cannot be read.
         """
         least = float((params or {}).get("min_score", _LEAST_SCORE))
-        found = []
+        frames = []
         for result in self.model.stream(_pictures(table), min_score=least):
             if result.error:
                 raise DataError(result.error)
-            found.append(result.to_pandas())
-        for number, objects in enumerate(found):
+            frames.append(result.to_pandas())
+        for number, objects in enumerate(frames):
             objects.insert(0, _IMAGE, number)
-        if not found:
+        if not frames:
             return pd.DataFrame(columns=[*_COLUMNS])
         # pandas warns of tables without rows among others; alone, one has the columns' types.
-        return pd.concat([objects for objects in found if len(objects)] or found[:1], ignore_index=True)
+        return pd.concat([objects for objects in frames if len(objects)] or frames[:1], ignore_index=True)
 
 
 def _pictures(table: Any) -> Iterator[Any]:

@@ -125,7 +125,7 @@ def _family(config: TrainEvalPipelineConfig) -> str:
 def _classes(categories: Categories | None) -> str:
     if categories is None:
         return "classes | not named"
-    names = [_plain(one.title) for one in categories]
+    names = [_plain(category.title) for category in categories]
     rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{len(names)} classes | {', '.join(names[:_SHOWN])}{rest}"
 
@@ -218,7 +218,7 @@ def _measured(folder: Path, step: int) -> dict[str, float]:
 def _count(network: object) -> int:
     from torch import nn
 
-    return sum(one.numel() for one in network.parameters()) if isinstance(network, nn.Module) else 0
+    return sum(parameter.numel() for parameter in network.parameters()) if isinstance(network, nn.Module) else 0
 
 
 def _commit(files: Mapping[str, bytes], address: HubAddress, *, private: bool | None, token: str | None) -> str:

@@ -208,9 +208,9 @@ class Result:
         data = base64.b64encode(encode_jpeg(self._drawn(None))).decode()
         shown = self.above(self.drawn_from)
         rows = "".join(
-            f"<tr><td>{escape(one.name)}</td><td>{one.score:.2f}</td>"
-            f"<td>{', '.join(f'{v:.0f}' for v in one.box)}</td></tr>"
-            for one in shown[:_ROWS_IN_HTML]
+            f"<tr><td>{escape(item.name)}</td><td>{item.score:.2f}</td>"
+            f"<td>{', '.join(f'{v:.0f}' for v in item.box)}</td></tr>"
+            for item in shown[:_ROWS_IN_HTML]
         )
         more = f"<p>and {len(shown) - _ROWS_IN_HTML} more</p>" if len(shown) > _ROWS_IN_HTML else ""
         return (
@@ -346,17 +346,17 @@ class Result:
         return replace(self, objects=self.objects.select(rows), drawn_from=0.0)
 
     def _object(self, number: int) -> FoundObject:
-        found = self.objects.select(slice(number, number + 1))
+        detections = self.objects.select(slice(number, number + 1))
         return FoundObject(
-            box=found.boxes[0],
-            score=float(found.scores[0]),
-            name=found.names()[0],
-            label=int(found.labels[0]),
-            mask=None if found.masks is None else whole_masks(found)[0],
-            keypoints=None if found.keypoints is None else found.keypoints[0],
-            keypoint_scores=None if found.keypoint_scores is None else found.keypoint_scores[0],
-            track=None if found.tracks is None else int(found.tracks[0]),
-            embedding=None if found.embeddings is None else found.embeddings[0],
+            box=detections.boxes[0],
+            score=float(detections.scores[0]),
+            name=detections.names()[0],
+            label=int(detections.labels[0]),
+            mask=None if detections.masks is None else whole_masks(detections)[0],
+            keypoints=None if detections.keypoints is None else detections.keypoints[0],
+            keypoint_scores=None if detections.keypoint_scores is None else detections.keypoint_scores[0],
+            track=None if detections.tracks is None else int(detections.tracks[0]),
+            embedding=None if detections.embeddings is None else detections.embeddings[0],
         )
 
     def _drawn(self, min_score: float | None) -> NDArray[np.uint8]:

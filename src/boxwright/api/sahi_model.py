@@ -43,7 +43,7 @@ class SahiModel(DetectionModel):
         shifts = _per_image(shift_amount_list) or [[0, 0]]
         shapes = _per_image(full_shape_list) or [None]
         results = zip(self._original_predictions, shifts, shapes, strict=True)
-        self._object_prediction_list_per_image = [_predictions(*one) for one in results]
+        self._object_prediction_list_per_image = [_predictions(*image) for image in results]
 
 
 def _per_image(values: Any) -> Any:
@@ -54,12 +54,12 @@ def _per_image(values: Any) -> Any:
 def _predictions(result: Result, shift: Sequence[int], shape: Sequence[int] | None) -> list[ObjectPrediction]:
     """Return a slice's objects with its place in the whole image, whose (height, width) is `shape`."""
     masks = result.masks
-    found = []
+    predictions = []
     for number, (box, score, name) in enumerate(result):
         mask = None if masks is None else get_coco_segmentation_from_bool_mask(masks[number].astype(bool))
         if mask == []:  # smaller than a pixel: SAHI refuses an empty outline
             continue
-        found.append(
+        predictions.append(
             ObjectPrediction(
                 bbox=None if mask else box.tolist(),
                 segmentation=mask,
@@ -70,4 +70,4 @@ def _predictions(result: Result, shift: Sequence[int], shape: Sequence[int] | No
                 full_shape=None if shape is None else list(shape),
             )
         )
-    return found
+    return predictions

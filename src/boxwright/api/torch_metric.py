@@ -56,9 +56,9 @@ class CocoMetric(Metric):
         Raises:
             ValueError: If there are not as many of both.
         """
-        for found, truth in zip(preds, target, strict=True):
+        for prediction, truth in zip(preds, target, strict=True):
             for key in _FOUND:
-                getattr(self, f"found_{key}").append(found[key].detach())
+                getattr(self, f"found_{key}").append(prediction[key].detach())
             boxes = truth["boxes"].reshape(-1, 4)
             sides = boxes[:, 2:] - boxes[:, :2]
             known = {"iscrowd": torch.zeros_like(truth["labels"]), "area": sides[:, 0] * sides[:, 1], **truth}
@@ -73,7 +73,7 @@ class CocoMetric(Metric):
             boxes, scores, labels = (_array(getattr(self, f"found_{key}")[row]) for key in _FOUND)
             there, known, crowd, area = (_array(getattr(self, f"truth_{key}")[row]) for key in _TRUTH)
             order = np.argsort(-scores, kind="stable")
-            found = Detections(
+            detections = Detections(
                 boxes.reshape(-1, 4).astype(np.float32)[order],
                 scores.astype(np.float32)[order],
                 labels.astype(np.int64)[order],
@@ -86,7 +86,7 @@ class CocoMetric(Metric):
                 is_crowd=crowd.astype(bool),
                 areas=area.astype(np.float32),
             )
-            metrics.add(sample, found)
+            metrics.add(sample, detections)
         return {name: torch.tensor(value, device=self.device) for name, value in metrics.compute().values.items()}
 
 

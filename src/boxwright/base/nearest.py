@@ -11,7 +11,7 @@ _LONGEST = 80
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is spelled most like a name; None if none is similar."""
-    names = {one.lower(): one for one in known}
+    names = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name[:_LONGEST].lower(), names, n=1)
     return names[close[0]] if close else None
 

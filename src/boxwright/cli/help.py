@@ -65,7 +65,10 @@ class PlainCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the command's name in its usage line: optional arguments are in brackets."""
         arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
-        return ["[OPTIONS]", *(_argument(one) if one.required else f"[{_argument(one)}]" for one in arguments)]
+        return [
+            "[OPTIONS]",
+            *(_argument(argument) if argument.required else f"[{_argument(argument)}]" for argument in arguments),
+        ]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, and the options, grouped by panel."""

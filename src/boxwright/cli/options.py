@@ -89,9 +89,9 @@ def with_quiet(command: Callable[..., None]) -> Callable[..., None]:
 
     explicit = list(inspect.signature(command, eval_str=True).parameters.values())
     quiet = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=QuietOption)
-    parameters = [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in explicit), quiet]
+    parameters = [*(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in explicit), quiet]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     return run
 

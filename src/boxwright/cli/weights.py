@@ -62,14 +62,16 @@ def list_command(
         raise ConfigError(f"no published weights with {' '.join(words or ())!r}; boxwright weights list shows all")
     _print_groups(listed, {name for name, path in cached.items() if path is not None})
     if not backbones:
-        suggest("predict", "IMAGES", "--model", next((one.name for one in listed if one.opens), "NAME"))
+        suggest("predict", "IMAGES", "--model", next((entry.name for entry in listed if entry.opens), "NAME"))
 
 
 def _print_groups(listed: list[PublishedWeights], cached: set[str]) -> None:
     """Print weights below their publishers, data and licenses, in at most 80 columns."""
     widest = max(len(weights.name) for weights in listed)
     print(f"  {'name':{widest}}    AP       MB")
-    for (publisher, data, license), group in groupby(listed, lambda one: (one.publisher, one.data, one.license)):
+    for (publisher, data, license), group in groupby(
+        listed, lambda entry: (entry.publisher, entry.data, entry.license)
+    ):
         print(f"{publisher}; {', then '.join(data)}; license: {license}")
         for weights in group:
             # Precision of masks, or on other data, is not to be compared with the others.
@@ -187,8 +189,8 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights,
         console.print(f"{file} is {weights.name} of {weights.publisher}: {how}", markup=False, soft_wrap=True)
         return
     size = file.stat().st_size
-    by_name = next((one for one in published_weights() if one.file == file.name), None)
-    alike = by_name or next((one for one in published_weights() if one.size == size), None)
+    by_name = next((entry for entry in published_weights() if entry.file == file.name), None)
+    alike = by_name or next((entry for entry in published_weights() if entry.size == size), None)
     if alike is None:
         raise CheckpointError(f"{file} is none of the published weights, by its SHA-256, its name or its size")
     shared = f"has the {'size' if by_name is None else 'name'} of {alike.name}"

@@ -167,8 +167,8 @@ def export_on_samples(detector: ExportedDetector, plan: EvaluationPlan, settings
         raise ConfigError("multi_scale: an exported detector has one scale; evaluate its checkpoint instead")
 
     def detect(samples: list[Sample], _: int) -> Iterator[tuple[Detections[Array], dict[str, float]]]:
-        for found in detector.detect([sample.image for sample in samples]):
-            yield found, {}
+        for detections in detector.detect([sample.image for sample in samples]):
+            yield detections, {}
 
     return detect
 

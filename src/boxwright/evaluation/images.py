@@ -102,20 +102,20 @@ def _evaluate_batch(
         )
 
 
-def _masks(sample: Sample, found: Detections[Array]) -> ImageMasks | None:
+def _masks(sample: Sample, detections: Detections[Array]) -> ImageMasks | None:
     """Return the masks of an image as run lengths, which fit in memory for a whole data set; None without masks."""
-    if found.masks is None:
+    if detections.masks is None:
         return None
     # Mask metrics report objects without masks.
     truth = [encode_mask(mask) for mask in sample.masks] if sample.masks is not None else []
-    return ImageMasks(truth, list(mask_run_lengths(found)))
+    return ImageMasks(truth, list(mask_run_lengths(detections)))
 
 
-def _one_class(sample: Sample, found: Detections[Array]) -> tuple[Sample, Detections[Array]]:
+def _one_class(sample: Sample, detections: Detections[Array]) -> tuple[Sample, Detections[Array]]:
     """Return a sample and its detections with every object in one class."""
     none = np.zeros(0, np.int64)
     truth = replace(sample, labels=np.zeros_like(sample.labels), negative_labels=none, not_exhaustive_labels=none)
-    return truth, replace(found, labels=np.zeros_like(found.labels), categories=ONE_CLASS)
+    return truth, replace(detections, labels=np.zeros_like(detections.labels), categories=ONE_CLASS)
 
 
 def _batches(samples: Iterable[tuple[int, Sample]], size: int) -> Iterator[list[tuple[int, Sample]]]:

@@ -57,10 +57,10 @@ def detect_with_losses(
         return _losses(detector, predictions, wanted, plan, seed=seed + start)
 
     losses, context = EvaluationLosses(targets, compute) if plan.losses else None, stack_context(samples)
-    for detections, values in detector.detect_runs([one.image for one in samples], losses, "pixels", context):
+    for batch, values in detector.detect_runs([sample.image for sample in samples], losses, "pixels", context):
         total = {TOTAL: sum(values.values())} if values else {}
-        for one in detections:
-            yield one.arrays(), values | total
+        for detections in batch:
+            yield detections.arrays(), values | total
 
 
 def _targets(detector: Detector | MultiScaleDetector, samples: list[Sample], sizes: Tensor) -> Targets:

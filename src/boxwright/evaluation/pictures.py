@@ -21,10 +21,10 @@ LEAST_KEYPOINT_SCORE = 0.3
 
 
 def draw_beside_truth(
-    sample: Sample, found: Detections[Array], categories: Categories, plan: EvaluationPlan
+    sample: Sample, detections: Detections[Array], categories: Categories, plan: EvaluationPlan
 ) -> NDArray[np.uint8]:
     """Return a picture of detections beside one of the ground truth, uint8 [H, W, 3]."""
-    left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes, plan.captions, plan.keypoint_edges)
+    left = draw_detections(sample.image, detections, plan.min_score, plan.max_boxes, plan.captions, plan.keypoint_edges)
     titles = (f"detections, score {plan.min_score:g} or more", "truth")
     return side_by_side(left, draw_sample(sample, categories, edges=plan.keypoint_edges), titles)
 
@@ -47,7 +47,7 @@ def draw_sample(
 
 def draw_detections(
     image: NDArray[np.uint8],
-    found: Detections[Array],
+    detections: Detections[Array],
     min_score: float,
     max_boxes: int,
     captions: Captions = NAME_AND_SCORE,
@@ -60,7 +60,7 @@ def draw_detections(
     Args:
         edges: Pairs of keypoints that are joined by a line.
     """
-    shown = found.above(min_score)
+    shown = detections.above(min_score)
     count = min(len(shown), max_boxes)
     texts = [captions.of(*pair) for pair in zip(shown.names(), shown.scores.tolist(), strict=True)]
     tracks = None if shown.tracks is None else shown.tracks.tolist()
@@ -72,12 +72,12 @@ def draw_detections(
     return draw_boxes(image, best.boxes[::-1], colors[:count][::-1], texts[:count][::-1], details)
 
 
-def _drawn_keypoints(found: Detections[Array]) -> NDArray[np.float32] | None:
+def _drawn_keypoints(detections: Detections[Array]) -> NDArray[np.float32] | None:
     """Return keypoints [D, P, 2], or [D, P, 3] with whether each is drawn."""
-    if found.keypoints is None or found.keypoint_scores is None:
-        return found.keypoints
-    drawn = found.keypoint_scores >= LEAST_KEYPOINT_SCORE
-    return np.concatenate([found.keypoints, drawn[..., None].astype(np.float32)], -1)
+    if detections.keypoints is None or detections.keypoint_scores is None:
+        return detections.keypoints
+    drawn = detections.keypoint_scores >= LEAST_KEYPOINT_SCORE
+    return np.concatenate([detections.keypoints, drawn[..., None].astype(np.float32)], -1)
 
 
 def surface_points(boxes: NDArray[np.float32], parts: NDArray[np.uint8]) -> NDArray[np.float32]:

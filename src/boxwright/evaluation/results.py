@@ -83,7 +83,7 @@ def detection_rows(
     ]
 
 
-def large_values(found: Detections[Array]) -> list[dict[str, Any]]:
+def large_values(detections: Detections[Array]) -> list[dict[str, Any]]:
     """Return what a detector predicts of each object in many numbers; evaluations do not keep it.
 
     Returns:
@@ -91,15 +91,15 @@ def large_values(found: Detections[Array]) -> list[dict[str, Any]]:
         and its body's `surface`: `size` (rows and columns, which span the box) and `iuv`, base64 of the picture that
         `surface_picture` returns.
     """
-    rows: list[dict[str, Any]] = [{} for _ in range(len(found))]
-    if found.masks is not None:
-        for row, code in zip(rows, mask_run_lengths(found), strict=True):
+    rows: list[dict[str, Any]] = [{} for _ in range(len(detections))]
+    if detections.masks is not None:
+        for row, code in zip(rows, mask_run_lengths(detections), strict=True):
             row["segmentation"] = code
-    if found.embeddings is not None:
-        for row, own in zip(rows, found.embeddings.astype(np.float64).round(6), strict=True):
+    if detections.embeddings is not None:
+        for row, own in zip(rows, detections.embeddings.astype(np.float64).round(6), strict=True):
             row["embedding"] = own.tolist()
-    if found.surface_parts is not None and found.surface_coordinates is not None:
-        for row, parts, places in zip(rows, found.surface_parts, found.surface_coordinates, strict=True):
+    if detections.surface_parts is not None and detections.surface_coordinates is not None:
+        for row, parts, places in zip(rows, detections.surface_parts, detections.surface_coordinates, strict=True):
             picture = base64.b64encode(surface_picture(parts, places)).decode()
             row["surface"] = {"size": list(parts.shape), "iuv": picture}
     return rows
@@ -118,17 +118,21 @@ def surface_picture(parts: NDArray[np.uint8], places: NDArray[np.float32]) -> by
     return encode_png(np.dstack([parts, levels[..., 1], levels[..., 0]]))
 
 
-def keypoints_of_classes(found: Detections[Array], categories: Categories | None) -> list[NDArray[np.float64]]:
+def keypoints_of_classes(detections: Detections[Array], categories: Categories | None) -> list[NDArray[np.float64]]:
     """Return the keypoints of each detection, x, y and score, [P, 3], of its class alone if the classes name theirs.
 
     COCO's evaluation expects as many as an object of the class has, of which a detection with several tasks has more.
     """
-    points = found.scored_keypoints()
+    points = detections.scored_keypoints()
     if points is None:
         return []
-    known = {} if categories is None else {one.label: list(one.keypoint_indices) for one in categories if one.keypoints}
+    known = (
+        {}
+        if categories is None
+        else {category.label: list(category.keypoint_indices) for category in categories if category.keypoints}
+    )
     listed = []
-    for label, own in zip(found.labels.tolist(), points.astype(np.float64).round(3), strict=True):
+    for label, own in zip(detections.labels.tolist(), points.astype(np.float64).round(3), strict=True):
         places = known.get(label, [])
         # A detector of one class has the points of that alone, whatever their ids.
         listed.append(own[places] if places and max(places) < len(own) else own)

@@ -30,7 +30,7 @@ from boxwright.weights.open_model import OpenModel
 
 def to_coco_rows(image: EvaluatedImage, categories: Categories) -> list[dict[str, Any]]:
     """Return an image's detections as rows of COCO's results file."""
-    segmentations = None if image.masks is None else image.masks.found
+    segmentations = None if image.masks is None else image.masks.detections
     return detection_rows(image.detections, image.sample.id, categories, segmentations)
 
 

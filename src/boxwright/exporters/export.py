@@ -56,7 +56,7 @@ _OUTPUTS = {
     "detection_scores": "float32 [batch, D], best first",
     "detection_classes": "float32 [batch, D]: ids, the label plus 1",
     "num_detections": "float32 [batch]: how many of D are detections; the rest is padding",
-    **{one.output: one.meaning for one in DETECTION_OUTPUTS},
+    **{kind.output: kind.meaning for kind in DETECTION_OUTPUTS},
     "detections_complete": "float32 [batch]: 0 if candidates that suppression ignored could have mattered",
     "raw_detection_boxes": "float32 [batch, A, 4]: every anchor's, in 0..1 of the network's input (regions: picture)",
     "raw_detection_scores": "float32 [batch, A, columns]: every anchor's",

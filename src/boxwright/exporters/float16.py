@@ -248,8 +248,8 @@ def measure_agreement(detector: DetectFunction, images: Pictures) -> Callable[[D
     def measure(detect: DetectFunction) -> float:
         pairs = list(zip(expected, detect(images), strict=True))
         agreeing = [_count_agreeing(first, other) + _count_agreeing(other, first) for first, other in pairs]
-        total = sum(len(one.above(_LEAST_SCORE)) for pair in pairs for one in pair)
-        is_empty = not any(len(one.above(_LEAST_SCORE)) for one in expected)
+        total = sum(len(detections.above(_LEAST_SCORE)) for pair in pairs for detections in pair)
+        is_empty = not any(len(detections.above(_LEAST_SCORE)) for detections in expected)
         return 0.0 if is_empty else sum(agreeing) / total
 
     return measure

@@ -24,8 +24,10 @@ def resized(pictures: Pictures, size: Sequence[int]) -> Pictures:
         return pictures
     width_height = (size[1], size[0])
     return [
-        np.stack([np.asarray(Image.fromarray(channel).resize(width_height)) for channel in np.moveaxis(one, 2, 0)], 2)
-        for one in pictures
+        np.stack(
+            [np.asarray(Image.fromarray(channel).resize(width_height)) for channel in np.moveaxis(picture, 2, 0)], 2
+        )
+        for picture in pictures
     ]
 
 

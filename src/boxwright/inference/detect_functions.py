@@ -44,11 +44,11 @@ class View:
     """The detections in one view.
 
     Attributes:
-        found: In pixels of the image.
+        detections: In pixels of the image.
         cut: bool [D]; which objects the view's border may have cut.
     """
 
-    found: Detections[Array]
+    detections: Detections[Array]
     cut: NDArray[np.bool_]
 
 
@@ -139,9 +139,9 @@ def _weighted(detections: Detections[Array], group: list[int]) -> NDArray[np.flo
 
 
 def _joined(views: list[View]) -> tuple[Detections[Array], NDArray[np.bool_]]:
-    first = views[0].found
+    first = views[0].detections
     rows: dict[str, Any] = {
-        field.name: np.concatenate([getattr(view.found, field.name) for view in views])
+        field.name: np.concatenate([getattr(view.detections, field.name) for view in views])
         for field in fields(first)
         if isinstance(getattr(first, field.name), np.ndarray)
     }

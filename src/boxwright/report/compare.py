@@ -177,5 +177,5 @@ def _data(comparison: Comparison, shown: dict[str, Indices], photos: Photos) -> 
 def _events(analysis: Analysis, objects: Indices) -> dict[str, Any]:
     """Return the events in which an evaluation finds some objects."""
     outcomes = analysis.outcomes
-    right = np.flatnonzero((outcomes.types == TYPES.index("right")) & (outcomes.found != NOTHING))
+    right = np.flatnonzero((outcomes.types == TYPES.index("right")) & (outcomes.detections != NOTHING))
     return event_columns(analysis.tables, outcomes, right[np.isin(outcomes.objects[right], objects)])

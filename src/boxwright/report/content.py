@@ -178,7 +178,7 @@ def _facts(source: Source, analysis: Analysis, photos: Photos) -> list[tuple[str
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("images", f"{len(tables.ids):,}"),
         ("objects", f"{int((~tables.objects.crowd).sum()):,} and {int(tables.objects.crowd.sum()):,} crowds"),
-        ("detections kept", f"{len(tables.found):,}"),
+        ("detections kept", f"{len(tables.detections):,}"),
         (
             "images that could not be read",
             f"{len(photos.problems):,}: {photos.problems[0]}" if photos.problems else None,

@@ -34,18 +34,18 @@ def event_columns(tables: Tables, outcomes: Outcomes, chosen: Indices) -> dict[s
     `truth` and `seen` are positions of classes, -1 for nothing; `near` is the class of the object that a wrong
     detection is about; `object` and `box` are x, y, width and height in pixels, four numbers an event, 0 for none.
     """
-    detections, objects = outcomes.found[chosen], outcomes.objects[chosen]
+    detections, objects = outcomes.detections[chosen], outcomes.objects[chosen]
     about = outcomes.about[chosen]
     return {
         "id": chosen.tolist(),
         "image": outcomes.images[chosen].tolist(),
         "type": outcomes.types[chosen].tolist(),
         "truth": _classes(tables, tables.objects.labels, objects),
-        "seen": _classes(tables, tables.found.labels, detections),
+        "seen": _classes(tables, tables.detections.labels, detections),
         "near": _classes(tables, tables.objects.labels, about),
-        "score": [round(float(score), 3) for score in _taken(tables.found.scores, detections)],
+        "score": [round(float(score), 3) for score in _taken(tables.detections.scores, detections)],
         "object": _boxes(tables.objects.boxes, about),
-        "box": _boxes(tables.found.boxes, detections),
+        "box": _boxes(tables.detections.boxes, detections),
     }
 
 
@@ -70,7 +70,7 @@ def _boxes(boxes: Floats, indices: Indices) -> list[int]:
 
 def severity(tables: Tables, outcomes: Outcomes) -> Floats:
     """Return how bad each event is, float64 [E]: a wrong detection its score, a missed object 0.5, a right one 0."""
-    scores = _taken(tables.found.scores, outcomes.found)
+    scores = _taken(tables.detections.scores, outcomes.detections)
     wrong = np.where(outcomes.types == _MISSED_TYPE, 0.5, scores)
     return np.where(outcomes.types == _RIGHT_TYPE, 0.0, wrong)
 
@@ -126,7 +126,7 @@ _LEAST_KEYPOINT_SCORE = 0.3
 def has_shapes(tables: Tables) -> bool:
     """Return whether an object or a detection has a mask or keypoints."""
     truth = any(row.get("segmentation") or row.get("keypoints") for row in tables.truth_rows)
-    return truth or bool(tables.found_rows)
+    return truth or bool(tables.detection_rows)
 
 
 def shape_part(tables: Tables, outcomes: Outcomes, start: int, stop: int) -> dict[int, dict[str, Any]]:
@@ -134,10 +134,12 @@ def shape_part(tables: Tables, outcomes: Outcomes, start: int, stop: int) -> dic
     shapes: dict[int, dict[str, Any]] = {}
     for event in np.flatnonzero((outcomes.images >= start) & (outcomes.images < stop)).tolist():
         size = tables.sizes[outcomes.images[event]]
-        detection, thing = int(outcomes.found[event]), int(outcomes.objects[event])
+        detection, thing = int(outcomes.detections[event]), int(outcomes.objects[event])
         rows = {
             "truth": {} if thing == NOTHING else tables.truth_rows[thing],
-            "found": {} if detection == NOTHING else tables.found_rows.get(int(tables.found.rows[detection]), {}),
+            "found": {}
+            if detection == NOTHING
+            else tables.detection_rows.get(int(tables.detections.rows[detection]), {}),
         }
         drawn = {name: _drawn(row, (int(size[0]), int(size[1]))) for name, row in rows.items()}
         if known := {name: shape for name, shape in drawn.items() if shape}:
@@ -186,17 +188,17 @@ def label_disagreements(analysis: Analysis) -> Indices:
     """
     tables, outcomes = analysis.tables, analysis.outcomes
     kinds = [TYPES.index(name) for name in _REASONS]
-    events = np.flatnonzero(np.isin(outcomes.types, kinds) & (outcomes.found != NOTHING))
-    detections = outcomes.found[events]
+    events = np.flatnonzero(np.isin(outcomes.types, kinds) & (outcomes.detections != NOTHING))
+    detections = outcomes.detections[events]
     positions, scores = (
-        np.searchsorted(tables.classes, tables.found.labels[detections]),
-        tables.found.scores[detections],
+        np.searchsorted(tables.classes, tables.detections.labels[detections]),
+        tables.detections.scores[detections],
     )
     least = np.array([np.inf if chosen is None else chosen.threshold for chosen in analysis.by_class])
     # NaN, for a class without objects, is not trusted either.
     least[~trusted_classes(analysis)] = np.inf
     events = events[scores >= least[positions]]
-    order = np.argsort(-tables.found.scores[outcomes.found[events]], kind="stable")
+    order = np.argsort(-tables.detections.scores[outcomes.detections[events]], kind="stable")
     return events[order][:_MOST_DISAGREEMENTS]
 
 
@@ -213,18 +215,18 @@ def to_coco(tables: Tables, outcomes: Outcomes, chosen: Indices) -> dict[str, An
     ids = tables.ids if all(isinstance(image_id, int) for image_id in tables.ids) else range(1, len(tables.ids) + 1)
     images, annotations = set[int](), []
     for number, event in enumerate(chosen.tolist()):
-        image, detection = int(outcomes.images[event]), int(outcomes.found[event])
+        image, detection = int(outcomes.images[event]), int(outcomes.detections[event])
         about = int(outcomes.about[event])
         images.add(image)
-        x_min, y_min, x_max, y_max = (round(float(coordinate), 3) for coordinate in tables.found.boxes[detection])
+        x_min, y_min, x_max, y_max = (round(float(coordinate), 3) for coordinate in tables.detections.boxes[detection])
         row: dict[str, Any] = {
             "id": number + 1,
             "image_id": ids[image],
-            "category_id": tables.categories.by_label(int(tables.found.labels[detection])).id,
+            "category_id": tables.categories.by_label(int(tables.detections.labels[detection])).id,
             "bbox": [x_min, y_min, round(x_max - x_min, 3), round(y_max - y_min, 3)],
             "area": round((x_max - x_min) * (y_max - y_min), 3),
             "iscrowd": 0,
-            "score": round(float(tables.found.scores[detection]), 6),
+            "score": round(float(tables.detections.scores[detection]), 6),
             "reason": _REASONS[TYPES[int(outcomes.types[event])]],
         }
         if about != NOTHING and about < len(tables.truth_rows):

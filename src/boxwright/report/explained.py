@@ -117,7 +117,7 @@ def _split(tables: Tables, matching: Matching, curves: list[ClassCurve], factor:
         class_splits.append(
             _Split(
                 right=inside[matching.objects[:, curve.rows]],
-                wrong=factor.found[curve.rows] == number,
+                wrong=factor.detections[curve.rows] == number,
                 objects=np.bincount(own, minlength=images).astype(np.float64),
             )
         )

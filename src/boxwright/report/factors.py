@@ -28,18 +28,18 @@ class Factor:
     Attributes:
         parts: The names of its values.
         objects: int64 [N]; the part of each object; -1 if it is not known.
-        found: int64 [D]; the part of the object that each detection is about, or its own; -1 if it has none.
+        detections: int64 [D]; the part of the object that each detection is about, or its own; -1 if it has none.
     """
 
     name: str
     parts: Sequence[str]
     objects: Indices
-    found: Indices
+    detections: Indices
 
 
 def nearest_objects(tables: Tables) -> Indices:
     """Return the object that each detection overlaps most, by a tenth or more, int64 [D]; -1 for none."""
-    detections, objects = tables.found, tables.objects
+    detections, objects = tables.detections, tables.objects
     nearest = np.full(len(detections), NONE, np.int64)
     counted = np.flatnonzero(~objects.crowd)
     every = np.arange(len(tables.ids) + 1)
@@ -63,7 +63,7 @@ def compute_factors(
         training: int64 [K]; the objects of each class in the training data; None for those of these data.
     """
     nearest = nearest_objects(tables)
-    detections, objects = tables.found, tables.objects
+    detections, objects = tables.detections, tables.objects
     sizes = _in_parts(objects.areas, _SIZE_BOUNDS), _in_parts(_areas(detections.boxes), _SIZE_BOUNDS)
     aspects = _in_parts(_aspects(objects.boxes), _ASPECT_BOUNDS), _in_parts(_aspects(detections.boxes), _ASPECT_BOUNDS)
     places = [_cut(tables, table.boxes, table.images).astype(np.int64) for table in (objects, detections)]
@@ -138,14 +138,14 @@ def _largest_overlaps(tables: Tables) -> Floats:
 
 def _class_frequency(tables: Tables, training: Indices | None) -> Factor:
     """Return the parts of classes by how frequent they are."""
-    position, found_position = (
-        np.searchsorted(tables.classes, table.labels) for table in (tables.objects, tables.found)
+    position, class_positions = (
+        np.searchsorted(tables.classes, table.labels) for table in (tables.objects, tables.detections)
     )
     own = np.bincount(position[~tables.objects.crowd], minlength=len(tables.classes))
     counts = own if training is None else training
     parts = _in_parts(counts / max(int(counts.max(initial=0)), 1), (0.1, 1 / 3))
     name = "class frequency" if training is None else "class frequency in training"
-    return Factor(name, _FREQUENCIES, parts[position], parts[found_position])
+    return Factor(name, _FREQUENCIES, parts[position], parts[class_positions])
 
 
 def _image_factors(tables: Tables, photos: Photos) -> list[Factor]:
@@ -162,5 +162,5 @@ def _image_factors(tables: Tables, photos: Photos) -> list[Factor]:
         bounds = np.quantile(known, np.arange(1, _FIFTHS) / _FIFTHS)
         fifths = np.array(of_fifth)[np.searchsorted(bounds, np.nan_to_num(values), "right")]
         of_image = np.where(np.isnan(values), NONE, fifths)
-        factors.append(Factor(name, parts, of_image[tables.objects.images], of_image[tables.found.images]))
+        factors.append(Factor(name, parts, of_image[tables.objects.images], of_image[tables.detections.images]))
     return factors

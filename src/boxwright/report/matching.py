@@ -42,7 +42,7 @@ class Matching:
 
 def match(tables: Tables) -> Matching:
     """Match all detections with the objects of their classes."""
-    detections, objects = tables.found, tables.objects
+    detections, objects = tables.detections, tables.objects
     shape = (len(THRESHOLDS), len(detections))
     claims = np.full(shape, NOBODY, np.int64)
     width = int(tables.classes.max()) + 1
@@ -93,7 +93,7 @@ class ClassCurve:
 
 def class_curves(tables: Tables, matching: Matching) -> list[ClassCurve]:
     """Return the curve of each class, in the order of the classes."""
-    detections, objects = tables.found, tables.objects
+    detections, objects = tables.detections, tables.objects
     counted = objects.images[~objects.crowd], objects.labels[~objects.crowd]
     by_label = np.argsort(detections.labels, kind="stable")
     bounds = np.searchsorted(detections.labels[by_label], [[label, label + 1] for label in tables.classes.tolist()])
@@ -162,14 +162,14 @@ class Outcomes:
     Attributes:
         images: int64 [E].
         types: int64 [E]; indices into `TYPES`.
-        found: int64 [E]; the index of the detection; -1 for an object that none is near.
+        detections: int64 [E]; the index of the detection; -1 for an object that none is near.
         objects: int64 [E]; the index of the object that is found, taken for another class, or missed; -1 for none.
         about: int64 [E]; the object that a wrong detection is about, which may be found by another; -1 for none.
     """
 
     images: Indices
     types: Indices
-    found: Indices
+    detections: Indices
     objects: Indices
     about: Indices
 
@@ -179,7 +179,7 @@ class Outcomes:
 
 def compute_outcomes(tables: Tables, matching: Matching, threshold: float) -> Outcomes:
     """Return the events of the detections of at least a score, at an overlap of 0.5."""
-    detections, objects = tables.found, tables.objects
+    detections, objects = tables.detections, tables.objects
     kept = np.flatnonzero(matching.counted[0] & (detections.scores >= threshold))
     counted = np.flatnonzero(~objects.crowd)
     every = np.arange(len(tables.ids) + 1)
@@ -216,8 +216,8 @@ def _wrong_types(tables: Tables, wrong: Indices, objects: Indices, used: np.ndar
     """Return the type of error of each wrong detection, and the index of the object that it is about."""
     if not len(wrong) or not len(objects):
         return np.full(len(wrong), NAMES.index("background")), np.full(len(wrong), NOTHING)
-    overlap = overlaps(tables.found.boxes[wrong], tables.objects.boxes[objects])
-    same = tables.found.labels[wrong][:, None] == tables.objects.labels[objects][None, :]
+    overlap = overlaps(tables.detections.boxes[wrong], tables.objects.boxes[objects])
+    same = tables.detections.labels[wrong][:, None] == tables.objects.labels[objects][None, :]
     types, about = error_types(overlap, same, used)
     return types, np.where(about == RIGHT, NOTHING, objects[about])
 
@@ -227,7 +227,7 @@ def _pairs(tables: Tables, wrong: Indices, unfound: Indices) -> dict[int, int]:
 
     Their classes differ, or they would have been matched.
     """
-    overlap = overlaps(tables.found.boxes[wrong], tables.objects.boxes[unfound])
+    overlap = overlaps(tables.detections.boxes[wrong], tables.objects.boxes[unfound])
     rows, columns = np.nonzero(overlap >= FOUND)
     pairs: dict[int, int] = {}
     taken: set[int] = set()
@@ -242,10 +242,12 @@ def _pairs(tables: Tables, wrong: Indices, unfound: Indices) -> dict[int, int]:
 def confusion(tables: Tables, outcomes: Outcomes) -> Indices:
     """Return how often each class (or nothing, last) was found as each class (or not at all, last), [K + 1, K + 1]."""
     position = np.searchsorted(tables.classes, tables.objects.labels)
-    found_position = np.searchsorted(tables.classes, tables.found.labels)
+    class_positions = np.searchsorted(tables.classes, tables.detections.labels)
     count = len(tables.classes)
     truth = np.append(position, count)[np.where(outcomes.objects == NOTHING, len(position), outcomes.objects)]
-    seen = np.append(found_position, count)[np.where(outcomes.found == NOTHING, len(found_position), outcomes.found)]
+    seen = np.append(class_positions, count)[
+        np.where(outcomes.detections == NOTHING, len(class_positions), outcomes.detections)
+    ]
     matrix = np.zeros((count + 1, count + 1), np.int64)
     np.add.at(matrix, (truth, seen), 1)
     return matrix

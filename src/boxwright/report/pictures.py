@@ -155,11 +155,11 @@ def _fingerprint(dataset: Dataset, index: int) -> Fingerprint | None:
 
 def find_same_images(photos: Mapping[int, Photo]) -> Duplicates:
     """Return which images are nearly the same; groups and pairs are of the photos' keys, not of rows."""
-    prints = [(index, one.fingerprint) for index, one in sorted(photos.items()) if one.fingerprint is not None]
+    prints = [(index, photo.fingerprint) for index, photo in sorted(photos.items()) if photo.fingerprint is not None]
     indices = [index for index, _ in prints]
-    found = find_duplicates(join_fingerprints([one for _, one in prints]))
+    duplicates = find_duplicates(join_fingerprints([fingerprint for _, fingerprint in prints]))
     return replace(
-        found,
-        pairs=[(indices[first], indices[second]) for first, second in found.pairs],
-        groups=[[indices[row] for row in group] for group in found.groups],
+        duplicates,
+        pairs=[(indices[first], indices[second]) for first, second in duplicates.pairs],
+        groups=[[indices[row] for row in group] for group in duplicates.groups],
     )

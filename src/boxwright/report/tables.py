@@ -95,9 +95,9 @@ class Tables:
     sizes: Indices
     places: Indices
     objects: ObjectTable
-    found: DetectionTable
+    detections: DetectionTable
     truth_rows: Sequence[dict[str, Any]] = field(default_factory=list)
-    found_rows: Mapping[int, dict[str, Any]] = field(default_factory=dict)
+    detection_rows: Mapping[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def class_names(self) -> list[str]:
@@ -132,7 +132,7 @@ def read_tables(dataset: CocoDataset, detections: str | Path) -> Tables:
         crowd=np.concatenate([none, *(sample.is_crowd for sample in samples)]).astype(np.bool_),
     )
     ids = [head["id"] for head in heads]
-    detection_columns, found_rows = _read_detections(detections, ids, dataset)
+    detection_columns, detection_rows = _read_detections(detections, ids, dataset)
     return Tables(
         categories=dataset.categories,
         ids=ids,
@@ -140,9 +140,9 @@ def read_tables(dataset: CocoDataset, detections: str | Path) -> Tables:
         sizes=np.array([sample.image.shape[:2] for sample in samples], np.int64).reshape(-1, 2),
         places=np.array([_place(head, number) for number, head in enumerate(heads)], np.int64),
         objects=objects,
-        found=detection_columns,
+        detections=detection_columns,
         truth_rows=truth_rows,
-        found_rows=found_rows,
+        detection_rows=detection_rows,
     )
 
 

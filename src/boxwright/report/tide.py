@@ -170,10 +170,14 @@ def tide(tables: Tables) -> Tide:
 def by_image(tables: Tables) -> Iterable[tuple[DetectionTable, ObjectTable, ObjectTable]]:
     """Yield each image's detections, objects and crowds."""
     every = np.arange(len(tables.ids) + 1)
-    found_at, objects_at = (np.searchsorted(table.images, every) for table in (tables.found, tables.objects))
+    detections_at, objects_at = (np.searchsorted(table.images, every) for table in (tables.detections, tables.objects))
     for image in range(len(tables.ids)):
         objects = tables.objects[objects_at[image] : objects_at[image + 1]]
-        yield tables.found[found_at[image] : found_at[image + 1]], objects[~objects.crowd], objects[objects.crowd]
+        yield (
+            tables.detections[detections_at[image] : detections_at[image + 1]],
+            objects[~objects.crowd],
+            objects[objects.crowd],
+        )
 
 
 def _add(totals: _ErrorTotals, errors: ImageErrors, detections: DetectionTable, objects: ObjectTable) -> None:

@@ -86,7 +86,7 @@ def _most_frequent(analysis: Analysis, kind: str, chosen: Bools) -> tuple[str, d
     if not chosen.any():
         return "", {}, outcomes.types != _RIGHT
     truth = _classes(tables.objects.labels, outcomes.objects, tables.classes)
-    seen = _classes(tables.found.labels, outcomes.found, tables.classes)
+    seen = _classes(tables.detections.labels, outcomes.detections, tables.classes)
     names = tables.class_names
     if kind == "classification" and (paired := chosen & (truth != NOTHING)).any():
         pairs, counts = np.unique(np.stack([truth[paired], seen[paired]]), axis=1, return_counts=True)

@@ -169,7 +169,9 @@ def describe_weights(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories 
         CheckpointError: If the names of its tensors are of no family's layout, or do not tell the rest.
     """
     tensors, facts = read_training_state(path) if is_state_dict(path) else (read_safetensors(path), FileFacts())
-    published = next((one for one in published_weights() if one.file == path.name and one.opens and one.presets), None)
+    published = next(
+        (entry for entry in published_weights() if entry.file == path.name and entry.opens and entry.presets), None
+    )
     model = published.configuration().model if published is not None else None
     facts = replace(facts, published=model.chosen("model") if model is not None else None)
     members = {field.type: name for name, field in m.DetectionModel.fields.items()}

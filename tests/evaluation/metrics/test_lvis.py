@@ -90,7 +90,9 @@ def by_lvis(images: Images, kind: str, monkeypatch: pytest.MonkeyPatch) -> list[
             annotations.append({**annotation, "id": len(annotations) + 1, "segmentation": masks.truth[row]})
         for row, (box, label) in enumerate(zip(found.boxes.astype(float), found.labels, strict=True)):
             result = {"image_id": number, "category_id": ids[label], "score": float(found.scores[row])}
-            rows.append({**result, **({"bbox": xywh(box)} if kind == "bbox" else {"segmentation": masks.found[row]})})
+            rows.append(
+                {**result, **({"bbox": xywh(box)} if kind == "bbox" else {"segmentation": masks.detections[row]})}
+            )
     categories = [{"id": one.id, "name": one.name, "frequency": one.frequency} for one in CATEGORIES]
     truth.dataset = {"images": heads, "annotations": annotations, "categories": categories}
     truth.logger = __import__("logging").getLogger("lvis")

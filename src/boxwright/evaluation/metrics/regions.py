@@ -27,7 +27,7 @@ class ImageMasks:
     """The masks of an image's objects and detections, as run lengths to save memory."""
 
     truth: Sequence[RunLengths]
-    found: Sequence[RunLengths]
+    detections: Sequence[RunLengths]
 
 
 class Regions(Protocol):
@@ -140,9 +140,9 @@ class _MaskRegions:
                 f"{sample.id or 'an image'}: mask metrics were requested, but its objects have no masks; set "
                 "load_instance_masks and mask_type in the reader, or another metrics_set"
             )
-        if len(masks.found) != len(detections):
+        if len(masks.detections) != len(detections):
             raise DataError("mask metrics were requested, but the detector predicts no masks; set number_of_stages: 3")
-        return Masks(masks.truth), Masks(masks.found)
+        return Masks(masks.truth), Masks(masks.detections)
 
 
 BOXES: RegionKind = _BoxRegions()

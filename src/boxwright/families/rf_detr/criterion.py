@@ -137,8 +137,8 @@ class RfDetrCriterion:
         longest = max(outputs.boxes.shape[1] for outputs in sets) // groups
         costs = []
         for outputs in sets:
-            one = self.costs(outputs.logits[None].float(), outputs.boxes[None].float(), labels, objects.boxes)[0]
-            of_groups = one.unflatten(1, (groups, -1)).transpose(0, 1)
+            of_set = self.costs(outputs.logits[None].float(), outputs.boxes[None].float(), labels, objects.boxes)[0]
+            of_groups = of_set.unflatten(1, (groups, -1)).transpose(0, 1)
             costs.append(F.pad(of_groups, (0, 0, 0, longest - of_groups.shape[2]), value=_NEVER))
         matches = match(torch.cat(costs), objects.valid).own.unflatten(0, (len(sets), groups))
         return [

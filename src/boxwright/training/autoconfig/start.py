@@ -184,7 +184,7 @@ def _with_published(settings: InitSettings) -> tuple[InitSettings, tuple[str, ..
     if word == NO_WEIGHTS:
         settings = replace(settings, weights="")
     elif word in _WORDS and not exists(settings.weights):
-        fitting = [one for one in published_for(settings.preset) if one.holds == _WORDS[word]]
+        fitting = [entry for entry in published_for(settings.preset) if entry.holds == _WORDS[word]]
         if not fitting:
             raise ConfigError(
                 f"--weights {word}: no {_WORDS[word]}'s weights are published for preset {settings.preset}; "

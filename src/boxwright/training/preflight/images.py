@@ -99,18 +99,19 @@ def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
     return join_fingerprints(prints, unreadable)
 
 
-def join_fingerprints(prints: Sequence[Fingerprint], unreadable: Sequence[str] = ()) -> Fingerprints:
-    """Return the fingerprints of several images as one table; `unreadable` has a line for each that has none."""
+def join_fingerprints(fingerprints: Sequence[Fingerprint], unreadable: Sequence[str] = ()) -> Fingerprints:
+    """Return the fingerprints of several images as image table; `unreadable` has a line for each that has none."""
     rows = {
-        kind: np.array([one.hashes[kind] for one in prints], np.uint8).reshape(-1, _SIDE * _SIDE // 8) for kind in _NEAR
+        kind: np.array([image.hashes[kind] for image in fingerprints], np.uint8).reshape(-1, _SIDE * _SIDE // 8)
+        for kind in _NEAR
     }
     return Fingerprints(
-        names=tuple(one.name for one in prints),
-        exact=tuple(one.exact for one in prints),
+        names=tuple(image.name for image in fingerprints),
+        exact=tuple(image.exact for image in fingerprints),
         hashes=rows,
-        turned=tuple(one.name for one in prints if one.turned),
+        turned=tuple(image.name for image in fingerprints if image.turned),
         unreadable=tuple(unreadable),
-        indices=tuple(one.index for one in prints),
+        indices=tuple(image.index for image in fingerprints),
     )
 
 
