@@ -29,6 +29,7 @@ PRESETS = {
     "align_det": "align_det_resnet101_coco",
     "center_net": "center_net_resnet101_v2_512",
     "d_fine": "d_fine_n_coco",
+    "rf_detr": "rf_detr_nano_coco",
 }
 
 
