@@ -6,26 +6,18 @@ import copy
 import os
 import tempfile
 import time
-from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from boxwright.base.device import usable_device
-from boxwright.base.errors import CheckpointError, ConfigError, DataError, OutputError, TrainingError, first_line
+from boxwright.base.errors import CheckpointError, ConfigError, OutputError, TrainingError, first_line
 from boxwright.base.files import is_file, make_folder, write_whole
 from boxwright.base.nearest import did_you_mean
 from boxwright.config.preset import preset_names
-from boxwright.data.account import DatasetUsage, take_account, without_pixels
-from boxwright.data.dataset import Dataset, with_white_level
-from boxwright.data.label_map import label_map_text
-from boxwright.data.listed import ListedDataset, sample_list_text
-from boxwright.data.open_dataset import open_recognized
-from boxwright.data.pixel_scale import measure_white_level
-from boxwright.data.recognize import RecognizedData, recognize
+from boxwright.data.recognize import recognize
 from boxwright.nn.network import is_within
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_reader import build_input_reader
 from boxwright.pipeline.load import Overrides, load_config
 from boxwright.training.autoconfig.choices import (
     DEFAULT_PRESET,
@@ -39,7 +31,7 @@ from boxwright.training.autoconfig.choices import (
     choose_input,
     choose_length,
 )
-from boxwright.training.autoconfig.facts import DataStatistics, read_facts
+from boxwright.training.autoconfig.data import OpenedData, open_data
 from boxwright.training.autoconfig.from_run import adapt_configuration, is_run
 from boxwright.training.autoconfig.from_run import config_text as run_config_text
 from boxwright.training.autoconfig.write import (
@@ -48,15 +40,13 @@ from boxwright.training.autoconfig.write import (
     Start,
     config_text,
     describe_fine_tuning,
-    describe_split,
     family_name,
     fine_tuning_optimizer,
     fitted_optimizer,
-    split_dataset,
 )
 from boxwright.training.length import epochs_text, steps_through
 from boxwright.training.preflight.anchors import find_anchor_generator, fit_anchors
-from boxwright.training.preflight.records import Progress, Record, silent
+from boxwright.training.preflight.records import Progress
 from boxwright.training.rehearsal import fitting_batch
 from boxwright.weights.find_weights import exists, find_weights
 from boxwright.weights.load_weights import load_weights
@@ -77,19 +67,6 @@ class WrittenConfiguration:
     config: Path
     files: tuple[Path, ...]
     choices: tuple[Choice, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class _OpenedData:
-    """The data, opened."""
-
-    train: m.InputReader
-    held_out: m.InputReader
-    training: Dataset
-    facts: DataStatistics
-    records: list[Record]
-    files: dict[Path, str]
-    choices: list[Choice]
 
 
 _DEFAULTS = InitSettings()
@@ -131,7 +108,7 @@ def init_config(
     if settings.weights and not (from_run and settings.weights == NO_WEIGHTS):
         _require_weights(settings.weights)  # before the data are read, which may take minutes
     recognized = recognize(data, **asdict(settings.reading))
-    opened = _open(recognized, stem, settings, progress)
+    opened = open_data(recognized, stem, settings, progress)
     if base is None:
         slots, images = opened.training.categories.num_slots, opened.facts.images
         config, choices = adapt_configuration(settings, images, slots, opened.train, opened.held_out)
@@ -259,77 +236,8 @@ def _header(data: str | Path, settings: InitSettings) -> str:
     return f"Written by boxwright init {Path(data).resolve()} --model {model}{exif}"
 
 
-def _open(recognized: RecognizedData, stem: Path, settings: InitSettings, progress: Progress | None) -> _OpenedData:
-    """Open data, split them if they have no split, and write their label map."""
-    everything, evaluation = open_recognized(recognized)
-    label_map = stem.with_name(f"{stem.name}.label_map.pbtxt")
-    files = {label_map: label_map_text(everything.categories)}
-    choices = [Choice("data", recognized.kind, "; ".join(recognized.notes))]
-    account, unreadable = _account("account", everything, settings, choices, progress)
-    train, held_out = build_input_reader(recognized.train), build_input_reader(recognized.held_out or recognized.train)
-    level, line = measure_white_level(everything)
-    if level:
-        train.white_level = held_out.white_level = level
-        everything = with_white_level(everything, level)
-        choices.append(Choice("white level", f"{level:g}", line))
-    rows: dict[str, Sequence[tuple[int, str]]] = {}
-    if evaluation is None:
-        split = split_dataset(everything, progress, unreadable)
-        account.refuse_losses(settings.most_lost, everything.name, len(split.unreadable))
-        rows = {"train": split.train, "val": split.held_out}
-        choices.append(describe_split(split))
-    else:
-        _, held_out_unreadable = _account("held out", evaluation, settings, choices, progress)
-        if unreadable or held_out_unreadable:
-            rows = {"train": _readable(everything, unreadable), "val": _readable(evaluation, held_out_unreadable)}
-        counts = f"{account.samples} to train, {len(evaluation) - len(held_out_unreadable)} to evaluate"
-        choices.append(Choice("split", counts, "the data's own lists"))
-    training: Dataset = everything
-    if rows:
-        title = "number and file name of each sample; written by boxwright init"
-        for name, purpose, reader in (("train", "for training", train), ("val", "held out for evaluation", held_out)):
-            path = stem.with_name(f"{stem.name}.{name}.txt")
-            files[path] = sample_list_text(rows[name], f"{purpose}: {title}")
-            reader.sample_list = str(path)
-        training = ListedDataset(everything, rows["train"], train.sample_list)
-    facts, records = read_facts(training, progress)
-    classes = ", ".join(f"{name} {count}" for name, count in facts.counts.most_common(6))
-    more = f" and {len(facts.counts) - 6} more" if len(facts.counts) > 6 else ""
-    choices.append(Choice("classes", str(len(everything.categories)), f"objects: {classes}{more}"))
-    for reader in (train, held_out):
-        reader.label_map_path = str(label_map)
-    held_out.shuffle = False
-    if account.ignored:
-        train.hide_ignored_regions = True
-        choices.append(Choice("regions", f"{account.ignored} hidden", "to ignore: neither objects nor background"))
-    return _OpenedData(train, held_out, training, facts, records, files, choices)
-
-
-def _account(
-    name: str, dataset: Dataset, settings: InitSettings, choices: list[Choice], progress: Progress | None
-) -> tuple[DatasetUsage, Collection[int]]:
-    """Return the account of data, which is added to the choices, and the indices of their unreadable samples.
-
-    Raises:
-        DataError: If more is lost than the settings permit.
-    """
-    shown = progress or silent
-    account = take_account(dataset, lambda items: shown("look at pictures and labels", items))
-    account.refuse_losses(settings.most_lost, dataset.name)
-    if not account.samples:
-        raise DataError(f"{dataset.name}: no sample can be read: " + "; ".join(account.left_out.lines()))
-    first, *more = account.summary()
-    choices += [Choice(name, "", first), *(Choice("", "", line) for line in more)]
-    return account, set(account.unreadable)
-
-
-def _readable(dataset: Dataset, unreadable: Collection[int]) -> list[tuple[int, str]]:
-    numbers = [number for number in range(len(dataset)) if number not in unreadable]
-    return [(number, without_pixels(dataset, number).filename) for number in numbers]
-
-
 def _fitted(
-    data: _OpenedData,
+    data: OpenedData,
     base: m.TrainEvalPipelineConfig,
     preset: str,
     header: str,
@@ -369,7 +277,7 @@ def _fitted(
 
 
 def _tried(
-    plan: Plan, config: m.TrainEvalPipelineConfig, preset: str, data: _OpenedData, settings: InitSettings
+    plan: Plan, config: m.TrainEvalPipelineConfig, preset: str, data: OpenedData, settings: InitSettings
 ) -> tuple[Plan, Choice]:
     """Return a plan with a batch size that fits in memory and, if requested, a length that fits the time."""
     fits, measured = fitting_batch(config, plan.batch_size, settings.device, tried=plan.batch_size)
@@ -388,7 +296,7 @@ def _tried(
 
 
 def _first_plan(
-    data: _OpenedData, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
+    data: OpenedData, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
 ) -> tuple[Plan, list[Choice]]:
     """Return a plan with the preset's own anchors, and an untried batch size."""
     facts, own = data.facts, preset == DEFAULT_PRESET
@@ -437,7 +345,7 @@ def _coco_hint(device: str) -> str:
     return f"--model {name} starts from weights trained on COCO"
 
 
-def _plan_for_batch_size(plan: Plan, preset: str, batch_size: int, data: _OpenedData, settings: InitSettings) -> Plan:
+def _plan_for_batch_size(plan: Plan, preset: str, batch_size: int, data: OpenedData, settings: InitSettings) -> Plan:
     """Return a plan for another batch size, with its length and the preset's rates and schedule for both."""
     images = data.facts.images
     from_detector = plan.start == "detector"
@@ -457,7 +365,7 @@ def _plan_for_batch_size(plan: Plan, preset: str, batch_size: int, data: _Opened
     return replace(plan, batch_size=batch_size, length=length, optimizer=optimizer, fine_tuning=fine_tuning)
 
 
-def _start_from(weights: str, config: m.TrainEvalPipelineConfig, data: _OpenedData) -> tuple[Start, Choice]:
+def _start_from(weights: str, config: m.TrainEvalPipelineConfig, data: OpenedData) -> tuple[Start, Choice]:
     """Return what a run from these weights begins with, by what of them the network takes."""
     detector = build_detector(config, data.training.categories)
     path, _ = find_weights(weights)
@@ -486,7 +394,7 @@ def _loaded(plan: Plan, files: dict[Path, str], folder: Path, overrides: Overrid
     return load_config(folder / "pipeline.config", overrides)
 
 
-def _with_anchors(plan: Plan, config: m.TrainEvalPipelineConfig, data: _OpenedData) -> tuple[Plan, Choice | None]:
+def _with_anchors(plan: Plan, config: m.TrainEvalPipelineConfig, data: OpenedData) -> tuple[Plan, Choice | None]:
     """Return a plan with fitted anchors, if they reach notably more objects than the preset's."""
     anchors = find_anchor_generator(config.model)
     if anchors is None:
