@@ -275,6 +275,7 @@ class DFine:
         warm_up: Steps, instead of a twelfth.
         total: Steps of the schedule, instead of all.
         loss: Of classes.
+        activation: Of the decoder.
         denoising: Queries.
         frozen: Whether the backbone's normalization keeps its first statistics.
         mixed: The share of images that a mosaic of four replaces, in the first half of the steps.
@@ -288,6 +289,7 @@ class DFine:
     total: int = 0
     size: str = "N"
     loss: str = "VARIFOCAL"
+    activation: str = "RELU"
     denoising: int = 100
     average: float = 0.998
     frozen: bool = False
@@ -301,7 +303,8 @@ class DFine:
             image_resizer {{ fixed_shape_resizer {{
               height: {SIDE} width: {SIDE} resize_method: BILINEAR_ANTIALIASED }} }}
             feature_extractor {{ freeze_batchnorm: {str(self.frozen).lower()} }}
-            denoising {{ num_queries: {self.denoising} }} loss {{ classification: {self.loss} }} }}"""
+            denoising {{ num_queries: {self.denoising} }} loss {{ classification: {self.loss} }}
+            decoder {{ activation: {self.activation} }} }}"""
         optimizer = f"""adamw_optimizer {{ weight_decay: 1e-4 learning_rate {{ cosine_decay_learning_rate {{
               learning_rate_base: {self.rate} total_steps: {total} warmup_learning_rate: {self.rate / 100}
               warmup_steps: {self.warm_up or max(steps // 12, 1)} hold_base_rate_steps: {total // 2}
@@ -311,6 +314,33 @@ class DFine:
             probability: {self.mixed} height: {SIDE} width: {SIDE} }} }}"""
         config = _config(model, steps, optimizer, self.clip, self.average, mosaic if self.mixed else "")
         return Probed(config, data, seed) if self.probe else Ours(config, data, seed)
+
+
+@dataclass(frozen=True)
+class RfDetr:
+    """RF-DETR at 320×320: AdamW, a twelfth of the steps to warm up, half at the full rate, then a cosine.
+
+    All layers have one rate, as none has learned anything before: weights start at random.
+
+    Attributes:
+        backbone: Fields of `feature_extractor`.
+        groups: Of queries.
+    """
+
+    rate: float
+    backbone: str = ""
+    groups: int = 13
+
+    def __call__(self, data: Samples, steps: int, seed: int) -> Training:
+        """Build it."""
+        model = f"""rf_detr {{ num_classes: {len(data.categories)}
+            image_resizer {{ fixed_shape_resizer {{
+              height: {SIDE} width: {SIDE} resize_method: BILINEAR_ANTIALIASED }} }}
+            feature_extractor {{ grid: {SIDE // 16} {self.backbone} }} decoder {{ num_groups: {self.groups} }} }}"""
+        optimizer = f"""adamw_optimizer {{ weight_decay: 1e-4 learning_rate {{ cosine_decay_learning_rate {{
+              learning_rate_base: {self.rate} total_steps: {steps} warmup_learning_rate: {self.rate / 100}
+              warmup_steps: {max(steps // 12, 1)} hold_base_rate_steps: {steps // 2} end_factor: 0.05 }} }} }}"""
+        return Ours(_config(model, steps, optimizer, 0.5, 0.998), data, seed)
 
 
 class Probed(Ours):
@@ -377,4 +407,7 @@ CONTENDERS: dict[str, Contender] = {
     "D-FINE-N, mosaics": DFine(1e-3, mixed=0.5),
     "D-FINE-N, no denoising": DFine(1e-3, denoising=0),
     "D-FINE-S": DFine(5e-4, size="S"),
+    "DEIM-N": DFine(1e-3, loss="MATCHABILITY_AWARE", activation="SILU"),
+    "RF-DETR-N": RfDetr(3e-4),
+    "RF-DETR, narrow": RfDetr(5e-4, "width: 192 depth: 6 num_heads: 3 taken: [2, 4, 6]", groups=5),
 }

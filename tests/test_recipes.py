@@ -22,7 +22,7 @@ from boxwright.nn.layers import Conv2d, Deconv2d
 from boxwright.nn.network import Network
 from boxwright.nn.optimization.optimizers import AdamW, grouped
 from boxwright.nn.postprocessing.nms import BestOfClass
-from boxwright.nn.preprocessing import NearestAfterwards
+from boxwright.nn.preprocessing import ResizedAfterwards
 from boxwright.nn.regularization import Regularizer, _by_regularizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_augmentation
@@ -185,7 +185,7 @@ def test_d_fine(name: str, tmp_path: Path) -> None:
     if sizes is not None:
         assert [one for one in sizes.drawn if one == resizer] == [resizer] * often
         assert sizes.until_step == pytest.approx(last, abs=1)
-        assert any(isinstance(drawn, NearestAfterwards) for drawn in sizes.drawn) == dense
+        assert any(isinstance(drawn, ResizedAfterwards) for drawn in sizes.drawn) == dense
     assert plan.restart_step == (pytest.approx(last, abs=1) if dense else 0)
     assert bool(plan.freezing.freeze) == (name in {"d_fine_l_coco", "d_fine_x_coco"})
     if dense:

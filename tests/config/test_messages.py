@@ -85,7 +85,7 @@ EXTENSIONS = {
     "PreprocessingStep": {
         *("caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize"),
         *("random_mosaic", "random_mixup", "random_copy_paste", "large_scale_jitter", "random_erasing", "random_tile"),
-        *("data_anchor_sampling", "random_square_patch"),
+        *("data_anchor_sampling", "random_square_patch", "random_size_crop"),
         *("user_augmentation", "random_affine_mosaic", "skip_mosaics", "from_step", "until_step"),
     },
 }
@@ -111,7 +111,7 @@ NEW |= {
 }
 NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPolicy"}
 NEW |= {"LargeScaleJitter", "RandomCopyPaste", "RandomErasing", "RandomMixup", "RandomMosaic", "RandomTile"}
-NEW |= {"DataAnchorSampling", "RandomSquarePatch", "RandomAffineMosaic", "BatchMixup"}
+NEW |= {"DataAnchorSampling", "RandomSizeCrop", "RandomSquarePatch", "RandomAffineMosaic", "BatchMixup"}
 NEW |= {"UserArgument", "UserAugmentation"}
 NEW |= {"RfDetr", "RfDetrDecoder", "RfDetrFeatureExtractor", "RfDetrLoss", "RfDetrProjector"}
 NEW |= {"AlignDet", "AlignedStep", "ClassifierBackbone", "LevelCandidates"}

@@ -327,6 +327,7 @@ TEXTS = [
     "data_anchor_sampling { size: 50 }",
     "data_anchor_sampling { size: 30 scales: 8 }",
     "random_square_patch { size: 40 min_side: 0.2 }",
+    "random_size_crop { probability: 1 shorter_sides: [60, 90] min_side: 30 max_side: 70 }",
 ]
 
 
@@ -416,6 +417,8 @@ def test_unannotated_images_leave_the_mixture_unannotated() -> None:
         ("large_scale_jitter { scale_min: 3.0 }", "scale_min: 3.0 is over"),
         ("random_erasing { min_area: 0.3 }", "min_area: 0.3 is over"),
         ("random_square_patch { max_side: 0.3 }", "min_side: 0.5 is over"),
+        ("random_size_crop { min_side: 601 }", "min_side: 601 is over"),
+        ("random_size_crop { shorter_sides: [] }", "no length"),
         ("data_anchor_sampling { scales: [32, 16] }", "expected rising numbers"),
     ],
 )
@@ -443,6 +446,8 @@ def test_contradictions(text: str, wanted: str) -> None:
         "data_anchor_sampling { size: 0 }",
         "data_anchor_sampling { scales: 0 }",
         "random_square_patch { max_side: 1.5 }",
+        "random_size_crop { shorter_sides: 0 }",
+        "random_size_crop { probability: 1.1 }",
     ],
 )
 def test_numbers_out_of_range(text: str) -> None:

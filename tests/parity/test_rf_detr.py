@@ -49,7 +49,6 @@ from tests.rf_detrs import (
     detector_of,
     folders,
     images_of,
-    picture,
     read_arrays,
     read_json,
     recorded,
@@ -238,28 +237,6 @@ NANO = """rf_detr { num_classes: 90
 
 
 @each_folder
-@torch.no_grad()
-def test_nano(folder: Path) -> None:
-    if folder.parent == GOLDEN:
-        return
-    config = json.loads((folder / "nano.config.json").read_text())
-    wanted = {name: torch.from_numpy(value) for name, value in np.load(folder / "nano.eval.npz").items()}
-    network = build(NANO).network.eval()
-    network.load_state_dict(
-        {
-            name: weight(config["salt"], authors_name(name), tuple(value.shape))
-            for name, value in network.state_dict().items()
-        }
-    )
-    pixels = picture(config["salt"], "image0", *config["size"]).astype(np.float32) / np.float32(255)
-    mean, deviation = (np.array(v, np.float32) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-    image = torch.from_numpy(((pixels - mean) / deviation).transpose(2, 0, 1)[None].copy())
-    outputs = network(image, sizes_of(image))
-    within(outputs.detections.logits, wanted["pred_logits"], 1e-4)
-    within(outputs.detections.boxes, wanted["pred_boxes"], 1e-6)
-
-
-@each_folder
 @pytest.mark.parametrize("file", ["legacy.pth", "best_total.pth", "last.ckpt"])
 @torch.no_grad()
 def test_files(folder: Path, file: str) -> None:
@@ -349,27 +326,30 @@ def test_classification_losses(groups: int, pieces: tuple[dict[str, Tensor], dic
 
 
 @each_folder
-def test_groups_of_the_optimizer(folder: Path) -> None:
-    """Rates and decays of the preset of nano, variable by variable."""
+@pytest.mark.parametrize("size", ["nano", "base"])
+def test_groups_of_the_optimizer(folder: Path, size: str) -> None:
+    """Rates and decays of a preset, variable by variable."""
     path = folder / "groups.json"
     if not path.is_file():
         assert folder.parent == GOLDEN
         return
     from boxwright.nn.optimization.optimizers import grouped
+    from boxwright.pipeline.detector import build_detector
     from boxwright.pipeline.load import load_config
     from boxwright.pipeline.optimizer import build_optimizer
 
-    recording = json.loads(path.read_text())["nano"]
+    recording = json.loads(path.read_text())[size]
     rates = recording["hyperparameters"]
     wanted = {
         name: (group["lr"] / rates["lr"], group["weight_decay"])
         for group in recording["groups"]
         for name in group["names"]
     }
-    config = load_config("preset:rf_detr_nano_coco")
+    config = load_config(f"preset:rf_detr_{size}_coco")
     assert config.train_config is not None
     assert config.train_config.optimizer is not None
-    network = build(NANO).network
+    assert config.model is not None
+    network = build_detector(config).network
     names = {id(value): authors_name(name) for name, value in network.named_parameters()}
     plan = build_optimizer(config.train_config.optimizer, 2)
     groups, _ = grouped(network, plan.groups, {name: (name,) for name, _ in network.named_parameters()})

@@ -59,6 +59,20 @@ def test_inputs_are_resized_once_more_to_the_nearest_pixel() -> None:
         assert torch.equal(pixels, wanted[0].permute(1, 2, 0))
 
 
+def test_inputs_of_the_largest_size_are_resized_bilinearly() -> None:
+    """As RF-DETR's authors do with batches: PyTorch's interpolation without antialiasing, of the largest size."""
+    sizes = sizes_of("resize_method: BILINEAR_AFTERWARDS min_scale: 0.5 multiple_of: 16", 64, 64)
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (50, 70, 3)).astype(np.uint8))
+    largest = FixedShapeResizer(80, 80)
+    assert sizes.largest == largest
+    at_largest_size = largest(image)[0].permute(2, 0, 1)[None]
+    for resizer, side in zip(sizes.drawn, (32, 48, 64, 80), strict=True):
+        pixels, true_size = resizer(image)
+        assert true_size == (side, side)
+        wanted = torch.nn.functional.interpolate(at_largest_size, size=(side, side), mode="bilinear")
+        assert torch.allclose(pixels, wanted[0].permute(1, 2, 0), atol=1e-3)
+
+
 def test_the_shorter_side_follows() -> None:
     found = {size_of(one) for one in sizes_of("multiple_of: 16 min_scale: 0.5", 64, 96).drawn}
     assert found == {(32, 48), (48, 64), (48, 80), (64, 96), (80, 112)}

@@ -107,16 +107,18 @@ class FixedShapeResizer(ImageResizer):
 
 
 @dataclass(frozen=True)
-class NearestAfterwards(ImageResizer):
-    """Resize to the size of another resizer first, then to the nearest pixel.
+class ResizedAfterwards(ImageResizer):
+    """Resize to the size of another resizer first, then to the input's.
 
     Attributes:
         first: The other resizer.
+        resize: The interpolation of its results.
     """
 
     first: FixedShapeResizer
     height: int
     width: int
+    resize: Resize = resize_nearest
 
     @property
     def output_size(self) -> tuple[int, int]:
@@ -125,7 +127,7 @@ class NearestAfterwards(ImageResizer):
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return float32 [height, width, C or 1], and (height, width)."""
-        return resize_nearest(self.first(image)[0], self.height, self.width), (self.height, self.width)
+        return self.resize(self.first(image)[0], self.height, self.width), (self.height, self.width)
 
 
 @dataclass(frozen=True)

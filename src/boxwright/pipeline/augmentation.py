@@ -45,6 +45,7 @@ from boxwright.data.augmentation.crop import (
     DataAnchorSampling,
     RandomCrop,
     RandomCropToAspectRatio,
+    RandomSizeCrop,
     RandomSquareCrop,
     RandomSquarePatch,
     RandomTile,
@@ -331,6 +332,7 @@ _STEPS: dict[str, Callable[[Any], Transform]] = {
     "random_erasing": lambda c: RandomErasing(c.probability, (c.min_area, c.max_area), c.min_aspect_ratio),
     "random_tile": lambda c: RandomTile((c.height, c.width), c.object_probability, c.min_visible),
     "data_anchor_sampling": lambda c: DataAnchorSampling(c.size, tuple(map(float, c.scales))),
+    "random_size_crop": lambda c: RandomSizeCrop(c.probability, tuple(c.shorter_sides), (c.min_side, c.max_side)),
     "random_square_patch": lambda c: RandomSquarePatch(c.size, (c.min_side, c.max_side)),
 }
 

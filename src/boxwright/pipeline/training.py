@@ -16,9 +16,10 @@ from boxwright.data.batch import DrawnSizes
 from boxwright.data.order import StreamSettings
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.table import find_family
+from boxwright.nn.ops.resize import resize_half_pixel
 from boxwright.nn.optimization.optimizers import Clip, clip_by_global_norm, clip_each_by_norm
 from boxwright.nn.optimization.trainable import FreezeStage, Freezing
-from boxwright.nn.preprocessing import FixedShapeResizer, ImageResizer, NearestAfterwards
+from boxwright.nn.preprocessing import FixedShapeResizer, ImageResizer, ResizedAfterwards
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.missing import can_be_endless
@@ -42,12 +43,25 @@ def build_input_sizes(config: m.TrainEvalPipelineConfig, resizer: ImageResizer, 
         return None
     own = (resizer.height, resizer.width)
     sizes = sorted([*(size for size in _sizes(scales, own) if size != own), *[own] * scales.own_size_weight] or [own])
-    drawn: list[ImageResizer]
-    if scales.resize_method is m.MultiScaleMethod.NEAREST_AFTERWARDS:
-        drawn = [resizer if size == own else NearestAfterwards(resizer, *size) for size in sizes]
-    else:
-        drawn = [replace(resizer, height=height, width=width) for height, width in sizes]
-    return DrawnSizes(resizer, drawn, seed, scales.from_step, scales.until_step)
+    return DrawnSizes(
+        resizer, _resizers(resizer, sizes, scales.resize_method), seed, scales.from_step, scales.until_step
+    )
+
+
+def _resizers(
+    resizer: FixedShapeResizer, sizes: list[tuple[int, int]], method: m.MultiScaleMethod
+) -> list[ImageResizer]:
+    """Return the resizer of each size."""
+    if method is m.MultiScaleMethod.NEAREST_AFTERWARDS:
+        own = (resizer.height, resizer.width)
+        return [resizer if size == own else ResizedAfterwards(resizer, *size) for size in sizes]
+    fixed = [replace(resizer, height=height, width=width) for height, width in sizes]
+    if method is m.MultiScaleMethod.IMAGE_RESIZER:
+        return [*fixed]
+    largest = fixed[-1]
+    return [
+        one if one == largest else ResizedAfterwards(largest, one.height, one.width, resize_half_pixel) for one in fixed
+    ]
 
 
 def build_batch_mixup(config: m.TrainEvalPipelineConfig, seed: int) -> BatchMixUp | None:

@@ -6,8 +6,8 @@ from boxwright.config.messages.anchor_generator import (
 )
 from boxwright.config.messages.augmentation_beyond_tf import (
     CaffeDistort, DataAnchorSampling, LargeScaleJitter, OverlapCrop, RandomAffineMosaic, RandomCopyPaste, RandomErasing,
-    RandomExpand, RandomInterpolationResize, RandomMixup, RandomMosaic, RandomSquarePatch, RandomTile, UserArgument,
-    UserAugmentation,
+    RandomExpand, RandomInterpolationResize, RandomMixup, RandomMosaic, RandomSizeCrop, RandomSquarePatch, RandomTile,
+    UserArgument, UserAugmentation,
 )
 from boxwright.config.messages.box_predictor import (
     BoxPredictor, ConvolutionalBoxPredictor, ConvolutionalBoxPredictorBoxEncodingsClipRange, MaskRCNNBoxPredictor,

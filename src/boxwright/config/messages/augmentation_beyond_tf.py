@@ -167,6 +167,22 @@ class RandomSquarePatch(Message):
         ordered("min_side", "max_side"),
     )
 
+class RandomSizeCrop(Message):
+    """Resizes the shorter side to one of several lengths and crops a square, at random (an extension of Boxwright)."""
+
+    probability: float = number(0.5, "[0, 1]", "Chance of doing it.")
+    shorter_sides: list[int] = number([400, 500, 600], "[1, 8192]", "Lengths of the shorter side; one is drawn.",
+        unit="pixels")
+    min_side: int = number(384, "[1, 8192]", "Least side of the square; the shorter side where that is smaller.",
+        unit="pixels")
+    max_side: int = number(600, "[1, 8192]", "Most side of the square; the shorter side where that is smaller.",
+        unit="pixels")
+
+    rules = (
+        refuse("shorter_sides", "no length", when=lambda c: not c.shorter_sides),
+        ordered("min_side", "max_side"),
+    )
+
 class UserArgument(Message):
     """One argument of a function of yours (an extension of Boxwright)."""
 

@@ -17,6 +17,7 @@ from boxwright.config.messages.augmentation_beyond_tf import (
     RandomInterpolationResize,
     RandomMixup,
     RandomMosaic,
+    RandomSizeCrop,
     RandomSquarePatch,
     RandomTile,
     UserAugmentation,
@@ -444,15 +445,14 @@ class PreprocessingStep(Message, oneof="preprocessing_step", outside=("skip_mosa
     random_affine_mosaic: RandomAffineMosaic | None = field(None, "Ours: put the image and three others in quadrants.")
     random_mixup: RandomMixup | None = field(None, "Ours: blend another image in, with its objects.")
     random_copy_paste: RandomCopyPaste | None = field(None, "Ours: paste objects of another image.")
-    large_scale_jitter: LargeScaleJitter | None = field(None,
-        "Ours: scale by a wide range, then crop and pad to one size.")
+    large_scale_jitter: LargeScaleJitter | None = field(None, "Ours: scale by a wide range, then crop and pad.")
     random_erasing: RandomErasing | None = field(None, "Ours: fill a part of each object with noise.")
     random_tile: RandomTile | None = field(None, "Ours: crop a tile of a large image, around an object or anywhere.")
     data_anchor_sampling: DataAnchorSampling | None = field(None,
         "Ours: crops a square in which some object has a random anchor's size.")
     random_square_patch: RandomSquarePatch | None = field(None, "Ours: crops a square and resizes it.")
-    user_augmentation: UserAugmentation | None = field(None,
-        "Ours: A transform of your own, of torchvision or of Albumentations.")
+    random_size_crop: RandomSizeCrop | None = field(None, "Ours: resize, then crop a square, at random.")
+    user_augmentation: UserAugmentation | None = field(None, "Ours: yours, or torchvision's or Albumentations'.")
     skip_mosaics: bool = field(False, "Ours: samples that a mosaic made of several are left as they are.")
     from_step: UInt32 = number(0, "[0, inf)", "Ours: the training step from which samples are changed so.")
     until_step: UInt32 = number(0, "[0, inf)", "Ours: the training step from which they no longer are; 0 for none.")
@@ -495,5 +495,6 @@ ANY_CHANNELS = frozenset((
     "random_interpolation_resize",
     "random_tile",
     "random_square_patch",
+    "random_size_crop",
     "data_anchor_sampling",
 ))

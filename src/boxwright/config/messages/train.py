@@ -52,6 +52,7 @@ class MultiScaleMethod(Enum):
 
     IMAGE_RESIZER = 0
     NEAREST_AFTERWARDS = 1
+    BILINEAR_AFTERWARDS = 2
 
 class MultiScale(Message):
     """Inputs of another size in each batch (an extension of Boxwright)."""
@@ -63,7 +64,8 @@ class MultiScale(Message):
         "How often the resizer's own size is drawn, where each of the others is drawn once.")
     resize_method: MultiScaleMethod = field(MultiScaleMethod.IMAGE_RESIZER,
         "IMAGE_RESIZER: images are resized once, as the image resizer does; NEAREST_AFTERWARDS: inputs of the image "
-        "resizer's size are resized once more, to the nearest pixel, as DETRs' authors do.")
+        "resizer's size are resized once more, to the nearest pixel, as DEIM's authors do; BILINEAR_AFTERWARDS: those "
+        "of the largest size that can be drawn, bilinearly without antialiasing, as RF-DETR's authors do.")
     from_step: UInt32 = number(0, "[0, inf)", "The training step from which sizes are drawn.")
     until_step: UInt32 = number(0, "[0, inf)", "The training step from which inputs have the resizer's own size; 0 for "
         "none.")

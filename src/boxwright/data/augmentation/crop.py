@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from boxwright.data.augmentation.functional.geometry import Window, cut, pad, resize
 from boxwright.data.augmentation.functional.pixels import make_canvas
+from boxwright.nn.ops.resize import resize_antialiased
 from boxwright.types import Sample
 
 _ATTEMPTS = 100
@@ -267,6 +268,35 @@ class DataAnchorSampling:
             _draw_start(box[axis], box[axis + 2], window, side, rng) for axis, side in ((0, width), (1, height))
         )
         return _square(sample, window, (corner[0], corner[1]), self.size, self.color)
+
+
+@dataclass(frozen=True)
+class RandomSizeCrop:
+    """Resize the shorter side to one of several lengths, and crop a square of a random side (DETR, RF-DETR).
+
+    Attributes:
+        shorter_sides: The lengths, in pixels.
+        sides: (min, max) side of the square, in pixels; the shorter side where that is smaller.
+    """
+
+    probability: float = 0.5
+    shorter_sides: tuple[int, ...] = (400, 500, 600)
+    sides: tuple[int, int] = (384, 600)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return the square, or the sample unchanged; boxes are clipped, those entirely outside are dropped."""
+        if rng.random() < 1 - self.probability:
+            return sample
+        shorter = min(sample.image.shape[:2])
+        target = self.shorter_sides[int(rng.integers(0, len(self.shorter_sides)))]
+        # The longer side is cut off to whole pixels, as torchvision does.
+        height, width = (target * side // shorter for side in sample.image.shape[:2])
+        resized = resize(sample, height, width, resize_antialiased)
+        least, most = (min(side, target) for side in self.sides)
+        side = int(rng.integers(least, most + 1))
+        y, x = int(rng.integers(0, height - side + 1)), int(rng.integers(0, width - side + 1))
+        window = (x, y, x + side, y + side)
+        return crop(resized, window, touching(resized.boxes, window), clip_boxes=True)
 
 
 @dataclass(frozen=True)

@@ -126,13 +126,18 @@ def _fit(network: Network, tensors: dict[str, Tensor], path: Path) -> None:
         table = tensors.get(name)
         if table is None or not groups or len(table) % groups:
             continue
-        of_groups = table.unflatten(0, (groups, -1))
-        if of_groups.shape[0] >= layout.groups and of_groups.shape[1] >= layout.queries:
-            tensors[name] = of_groups[: layout.groups, : layout.queries].flatten(0, 1)
+        if groups >= layout.groups and len(table) // groups >= layout.queries:
+            tensors[name] = first_queries(table, groups, layout.groups, layout.queries)
     if groups > layout.groups:
         # What further groups learned has no place, and nothing of it detects.
         for name in [name for name in tensors if _group_of(name) >= layout.groups]:
             del tensors[name]
+
+
+def first_queries(table: Tensor, groups: int, kept_groups: int, kept_queries: int) -> Tensor:
+    """Return the rows of the first queries of the first groups, of a table [G · Q, D] of so many groups."""
+    first: Tensor = table.unflatten(0, (groups, -1))[:kept_groups, :kept_queries].flatten(0, 1)
+    return first
 
 
 _OF_GROUP = re.compile(r"transformer\.enc_(?:output|output_norm|out_class_embed|out_bbox_embed)\.(\d+)\.")
