@@ -291,6 +291,12 @@ def lock(descriptor: int) -> str | None:
     return None
 
 
+def unlock(descriptor: int) -> None:
+    """Release the lock of an open file, also for processes that were forked while it was held."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
 @contextmanager
 def waiting_lock(path: str | Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the lock of a file, which is created and stays; wait while another process holds it.

@@ -69,6 +69,7 @@ DATA_BYTES = Limit("data_bytes", 200_000_000_000, "bytes of an unpacked archive 
 PATTERN_SECONDS = Limit("pattern_seconds", 5, "seconds of pattern matching")
 DOWNLOAD_BYTES = Limit("download_bytes", 200_000_000, "bytes of an image from a web server")
 DOWNLOAD_SECONDS = Limit("download_seconds", 60, "seconds of fetching an image")
+REMOTE_CACHE_BYTES = Limit("remote_cache_bytes", 20_000_000_000, "bytes of the cache of files at addresses")
 TRIAL_BYTES = Limit("trial_bytes", 8_000_000_000, "bytes of memory for opening an exported file")
 TRIAL_SECONDS = Limit("trial_seconds", 120, "seconds of opening an exported file")
 

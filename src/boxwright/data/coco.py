@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
+from boxwright.base.remote import is_remote, readable_copy
 from boxwright.data.coco_content import (
     CocoUnits,
     annotation_name,
@@ -35,7 +36,7 @@ from boxwright.data.dense_pose import coco_lists, coco_points
 from boxwright.data.image_io import read_header
 from boxwright.data.layouts.content import containing_folder
 from boxwright.data.layouts.table import LAYOUTS, Layout, find_layout
-from boxwright.data.picture_dataset import BoxesAre, LocatedPictures, PictureDataset
+from boxwright.data.picture_dataset import BoxesAre, LocatedPictures, PictureDataset, RemotePictures
 from boxwright.data.picture_files import PictureFiles, parts_of_name, pictures_in
 from boxwright.data.reading import Notices, checked_sample, finite_number, read_json, reading, whole_number
 from boxwright.nn.ops.pasted_masks import encode_mask
@@ -94,7 +95,7 @@ class CocoDataset(PictureDataset):
         Raises:
             DataError: If the file is not COCO JSON, has objects of unknown categories, or no class of the label map.
         """
-        self.path, self.name, self.load_masks = Path(annotations), str(annotations), load_masks
+        self.path, self.name, self.load_masks = Path(readable_copy(str(annotations))), str(annotations), load_masks
         self.notices, self.ignore_exif = Notices(), ignore_exif
         self.rescale, self._units = rescale, CocoUnits(boxes_are, rescale)
         refuse_unfinished(containing_folder(self.path))
@@ -104,11 +105,10 @@ class CocoDataset(PictureDataset):
         # Other layouts' boxes have been turned into COCO's, from corners mostly.
         self.boxes_are = boxes_are if layout is None else None
         self.repairs = {"xywh": "sizes", "normalized_xyxy": "shares"} if layout else {}
-        content, beside = _read(self.path, Path(image_folder) if image_folder else None, layout)
+        remote_folder = _remote_folder(str(annotations), str(image_folder or ""))
+        content, beside = _read(self.path, Path(image_folder) if image_folder and not remote_folder else None, layout)
         content = with_file_names(content)
         self._images = image_rows(content, self.path)
-        files = self._picture_files(image_folder, beside, allow_outside=allow_paths_outside)
-        self.folder = files.folder
         rows = category_rows(content, self.path, self.notices)
         classes = read_classes(rows, self.path, self.notices) if categories is None else categories
         self._label_of = labels_by_category(rows, classes, self.path)
@@ -124,7 +124,12 @@ class CocoDataset(PictureDataset):
         self._dense_pose = any("dp_I" in row for row in kept) if dense_pose is None else dense_pose
         self._track_ids = all("track_id" in row for row in kept) if track_ids is None else track_ids
         names = [(row["file_name"], f"{self._describe_image(row)}: file_name") for row in self._images]
-        self._pictures = LocatedPictures(files, names, self.notices)
+        self._pictures: LocatedPictures | RemotePictures
+        if remote_folder:
+            self._pictures = RemotePictures(remote_folder, names)
+        else:
+            files = self._picture_files(image_folder, beside, allow_outside=allow_paths_outside)
+            self._pictures = LocatedPictures(files, names, self.notices)
 
     def _picture_files(self, image_folder: str | Path | None, beside: Path, *, allow_outside: bool) -> PictureFiles:
         images = [folder for folder in (beside / "images", beside.parent / "images") if is_folder(folder)]
@@ -206,13 +211,20 @@ class CocoDataset(PictureDataset):
             return box[2] * box[3]
         return finite_number(annotation["area"], f"{self._name(annotation)}: area")
 
+    @property
+    def folder(self) -> Path | str:
+        """The folder of the pictures, or its address."""
+        return self._pictures.folder
+
     def __len__(self) -> int:
         return len(self._images)
 
     def notice_unnamed_pictures(self) -> None:
         """Count the pictures in the folder that the annotations do not name: of data in one file, they are left out."""
+        if isinstance(self._pictures, RemotePictures):
+            return
         named = {os.path.realpath(path) for path in self._pictures.paths()}
-        for path in pictures_in(self.folder):
+        for path in pictures_in(self._pictures.folder):
             if os.path.realpath(path) not in named:
                 self.notices.files.add("pictures without annotations", path.name)
 
@@ -310,6 +322,13 @@ class CocoDataset(PictureDataset):
                 raise DataError(f"{where} has no segmentation")
             masks[number] = decode_mask(segmentation, size, where)
         return masks
+
+
+def _remote_folder(annotations: str, image_folder: str) -> str:
+    """Return the address of the folder of pictures; empty if they are on this machine."""
+    if image_folder:
+        return image_folder if is_remote(image_folder) else ""
+    return annotations.rpartition("/")[0] if is_remote(annotations) else ""
 
 
 def _has_picture(files: PictureFiles, name: str) -> bool:

@@ -49,6 +49,16 @@ class MultiSourceDataset(Protocol):
 
 
 @runtime_checkable
+class ShardedDataset(Protocol):
+    """A data set of which samples that follow one another are read together, at the cost of one."""
+
+    @property
+    def shard_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """By source, the number of samples of each file; empty if each sample is read by itself."""
+        ...
+
+
+@runtime_checkable
 class ScaledDataset(Protocol):
     """A data set whose images may be of floats, or of more than 8 bits.
 
@@ -71,3 +81,8 @@ def with_white_level(dataset: Dataset, level: float) -> Dataset:
 def source_sizes(dataset: Dataset) -> tuple[int, ...]:
     """Return the number of samples of each source of a data set."""
     return dataset.source_sizes if isinstance(dataset, MultiSourceDataset) else (len(dataset),)
+
+
+def shard_sizes(dataset: Dataset) -> tuple[tuple[int, ...], ...]:
+    """Return by source the number of samples of each file that is read in sequence; empty if none is."""
+    return dataset.shard_sizes if isinstance(dataset, ShardedDataset) else ()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.data.augmentation.functional.compose import covered
-from boxwright.data.dataset import Dataset, with_white_level
+from boxwright.data.dataset import Dataset, shard_sizes, source_sizes, with_white_level
 from boxwright.types import Categories, Sample
 
 _GRAY = 114  # as of padding
@@ -165,6 +165,16 @@ class HiddenRegionsDataset:
     @white_level.setter
     def white_level(self, level: float) -> None:
         self.whole = with_white_level(self.whole, level)
+
+    @property
+    def source_sizes(self) -> tuple[int, ...]:
+        """The number of samples of each source."""
+        return source_sizes(self.whole)
+
+    @property
+    def shard_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """By source, the number of samples of each file that is read in sequence; empty if none is."""
+        return shard_sizes(self.whole)
 
     def __len__(self) -> int:
         return len(self.whole)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from boxwright.base.errors import DataError
 from boxwright.base.files import read_file
-from boxwright.data.dataset import Dataset, with_white_level
+from boxwright.data.dataset import Dataset, shard_sizes, with_white_level
 from boxwright.types import Categories, Sample
 
 
@@ -71,6 +73,18 @@ class ListedDataset:
     def categories(self) -> Categories:
         """The classes."""
         return self._dataset.categories
+
+    @property
+    def shard_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """The number of listed samples of each file that is read in sequence; empty if none is, or by the list's order.
+
+        All are of one source, as the list's are.
+        """
+        ends = np.cumsum([size for files in shard_sizes(self._dataset) for size in files])
+        indices = np.array(self.indices)
+        if not len(ends) or np.any(np.diff(indices) < 0):
+            return ()
+        return (tuple(np.diff(np.searchsorted(indices, ends), prepend=0).tolist()),)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -36,7 +36,7 @@ from boxwright.base.worker_pools import exit_while_importing
 from boxwright.data.augmentation.mosaic import BatchMixUp
 from boxwright.data.augmentation.transform import Chain, Stages
 from boxwright.data.batch import Batch, DrawnSizes, Resizer, collate, to_input
-from boxwright.data.dataset import Dataset, source_sizes
+from boxwright.data.dataset import Dataset, shard_sizes, source_sizes
 from boxwright.data.image_io import image_size
 from boxwright.data.order import Key, SamplePosition, StreamSettings, sample_keys
 from boxwright.data.reading import reading
@@ -186,11 +186,11 @@ class _Batches:
         wide: NDArray[np.bool_] | None,
     ) -> None:
         self.sizes, self.settings, self.begin = source_sizes(dataset), settings, begin
-        self.processes, self.wide = processes, wide
+        self.processes, self.wide, self.shards = processes, wide, shard_sizes(dataset)
 
     def __iter__(self) -> Iterator[list[SamplePosition]]:
         start, first_step = self.begin
-        keys = sample_keys(self.sizes, self.settings, start, self.wide)
+        keys = sample_keys(self.sizes, self.settings, start, self.wide, self.shards)
         for step in count(first_step):
             batch = list(islice(keys, self.settings.batch_size))
             if len(batch) < self.settings.batch_size:

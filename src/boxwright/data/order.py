@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,24 @@ class SamplePosition(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Interleaving:
+    """How samples are shuffled that are read in sequence: TF's order, which needs a few files and blocks at a time.
+
+    The files of an epoch, in random order, are read by groups: some records of each in turn. Each part of this sequence
+    is shuffled by itself.
+
+    Attributes:
+        buffer: Records that are shuffled among each other.
+        files: How many are read in turn.
+        block: Records that are taken from one before the next.
+    """
+
+    buffer: int = 2048
+    files: int = 64
+    block: int = 32
+
+
+@dataclass(frozen=True)
 class StreamSettings:
     """How samples become a stream.
 
@@ -45,6 +63,7 @@ class StreamSettings:
         source_weights: Relative rates at which sources are sampled; empty to concatenate the sources.
         group: Whether to batch upright and wide images separately, as far as an epoch allows.
         skip_bad: Whether a sample that cannot be read is replaced by the next one.
+        interleaving: How samples are shuffled that are read in sequence.
     """
 
     batch_size: int
@@ -56,34 +75,78 @@ class StreamSettings:
     source_weights: tuple[float, ...] = ()
     group: bool = False
     skip_bad: bool = False
+    interleaving: Interleaving = Interleaving()
 
 
 def sample_keys(
-    sizes: Sequence[int], settings: StreamSettings, start: int = 0, wide: NDArray[np.bool_] | None = None
+    sizes: Sequence[int],
+    settings: StreamSettings,
+    start: int = 0,
+    wide: NDArray[np.bool_] | None = None,
+    shards: Sequence[Sequence[int]] = (),
 ) -> Iterator[Key]:
     """Return an iterator of (epoch, index), endless unless `num_epochs` is set.
 
     Args:
         sizes: The number of samples of each source; indices count through the sources.
         wide: bool [samples]: which images are wider than high; required to group.
+        shards: By source, the number of samples of each file, if they are read in sequence.
 
     Raises:
         ConfigError: If there is not one weight per source.
     """
     if not settings.source_weights:
         indices = np.arange(0, sum(sizes), settings.every_nth)
-        return _one_source(indices, settings, start, 0, wide)
+        return _one_source(_Source(0, indices, tuple(chain(*shards))), settings, start, wide)
     if len(settings.source_weights) != len(sizes):
         raise ConfigError(
             f"sample_from_datasets_weights: {len(settings.source_weights)} weights for {len(sizes)} sources"
         )
-    return _mixed(sizes, settings, start)
+    return _mixed(sizes, settings, start, shards)
 
 
-def _one_source(
-    indices: NDArray[np.int64], settings: StreamSettings, start: int, first: int, wide: NDArray[np.bool_] | None
-) -> Iterator[Key]:
-    """Yield the keys of one source, epoch after epoch; `first` is its offset among all sources."""
+@dataclass(frozen=True)
+class _Source:
+    """A source of samples.
+
+    Attributes:
+        first: The index of its first sample, in which all sources count.
+        indices: int64 [N]: those of its samples that are used, in their order.
+        shards: The number of samples of each of its files, if they are read in sequence; else empty.
+    """
+
+    first: int
+    indices: NDArray[np.int64]
+    shards: tuple[int, ...]
+
+    def shuffled(self, entropy: Sequence[int], how: Interleaving) -> NDArray[np.int64]:
+        """Return the indices in a random order."""
+        rng = np.random.default_rng(entropy)
+        return _interleaved(self, rng, how) if self.shards else rng.permutation(self.indices)
+
+
+def _interleaved(source: _Source, rng: np.random.Generator, how: Interleaving) -> NDArray[np.int64]:
+    """Return a source's indices in the order in which `Interleaving` reads and shuffles them."""
+    ends = source.first + np.cumsum(source.shards)
+    parts = np.split(source.indices, np.searchsorted(source.indices, ends[:-1]))
+    files = [parts[number] for number in rng.permutation(len(parts)).tolist()]
+    order = np.empty_like(source.indices)
+    filled = 0
+    for start in range(0, len(files), how.files):
+        group = files[start : start + how.files]
+        # A record's turn, and among those of one turn its file: the first records of all, then the next of all.
+        turns = np.concatenate([np.arange(len(part)) // how.block for part in group])
+        records = np.concatenate(group)[np.argsort(turns, kind="stable")]
+        order[filled : filled + len(records)] = records
+        filled += len(records)
+    for start in range(0, len(order), how.buffer):
+        rng.shuffle(order[start : start + how.buffer])
+    return order
+
+
+def _one_source(source: _Source, settings: StreamSettings, start: int, wide: NDArray[np.bool_] | None) -> Iterator[Key]:
+    """Yield the keys of one source, epoch after epoch."""
+    indices, first = source.indices, source.first
     begin, skip = divmod(start, len(indices))
     for epoch in count(begin):
         if settings.num_epochs and epoch >= settings.num_epochs:
@@ -92,7 +155,7 @@ def _one_source(
         if settings.shuffle:
             # The first source has the order that it has alone; the others must not share it.
             entropy = [settings.seed, epoch, first] if first else [settings.seed, epoch]
-            order = np.random.default_rng(entropy).permutation(indices)
+            order = source.shuffled(entropy, settings.interleaving)
         if settings.group and wide is not None:
             order = _grouped(order, wide[order], settings.batch_size, -epoch * len(indices) % settings.batch_size)
         # Python's numbers take four times an array's memory: a part of the epoch at a time.
@@ -121,7 +184,9 @@ def _grouped(order: NDArray[np.int64], wide: NDArray[np.bool_], size: int, offse
     return np.concatenate([head, *(batch for _, batch in sorted(due, key=lambda item: item[0])), *rest])
 
 
-def _mixed(sizes: Sequence[int], settings: StreamSettings, start: int) -> Iterator[Key]:
+def _mixed(
+    sizes: Sequence[int], settings: StreamSettings, start: int, shards: Sequence[Sequence[int]]
+) -> Iterator[Key]:
     """Draw a source for each position, and take the next sample of that source's own stream.
 
     A source that is exhausted is skipped, as in TF.
@@ -130,13 +195,17 @@ def _mixed(sizes: Sequence[int], settings: StreamSettings, start: int) -> Iterat
     weights = weights / weights.sum()
     if settings.num_epochs:
         # With a last epoch, exhausted sources are skipped, so that counts of draws do not tell the position: replay.
-        yield from islice(_drawn_keys(sizes, settings, weights, 0), start, None)
+        yield from islice(_drawn_keys(sizes, settings, weights, 0, shards), start, None)
     else:
-        yield from _drawn_keys(sizes, settings, weights, start)
+        yield from _drawn_keys(sizes, settings, weights, start, shards)
 
 
 def _drawn_keys(
-    sizes: Sequence[int], settings: StreamSettings, weights: NDArray[np.float64], start: int
+    sizes: Sequence[int],
+    settings: StreamSettings,
+    weights: NDArray[np.float64],
+    start: int,
+    shards: Sequence[Sequence[int]],
 ) -> Iterator[Key]:
     whole, within = divmod(start, _BLOCK)
     draws = np.bincount(_draw_sources(settings.seed, whole, weights)[:within], minlength=len(sizes))
@@ -144,8 +213,12 @@ def _drawn_keys(
         draws += np.bincount(_draw_sources(settings.seed, block, weights), minlength=len(sizes))
     firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
     streams: dict[int, Iterator[Key]] = {
-        number: _one_source(first + np.arange(0, size, settings.every_nth), settings, int(drawn), first, None)
-        for number, (first, size, drawn) in enumerate(zip(firsts, sizes, draws, strict=True))
+        number: _one_source(
+            _Source(first, first + np.arange(0, size, settings.every_nth), tuple(files)), settings, int(drawn), None
+        )
+        for number, (first, size, drawn, files) in enumerate(
+            zip(firsts, sizes, draws, shards or [()] * len(sizes), strict=True)
+        )
         if weights[number] > 0
     }
     for block in count(whole):

@@ -11,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import read_file, shown
+from boxwright.base.remote import list_remote, remote_file
+from boxwright.base.text import without_secrets
 from boxwright.data.image_io import ImageHeader, read_header, read_image
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import Notices, reading
@@ -119,7 +122,7 @@ class LocatedPictures:
             names: Each picture's name, and its annotation for errors.
             notices: Where to count what was assumed.
         """
-        self._folder = files.folder
+        self.folder = files.folder
         self._paths = _assign_pictures([_find(files, name, where) for name, where in names], names, notices)
 
     def path(self, index: int) -> Path:
@@ -140,9 +143,46 @@ class LocatedPictures:
     def name(self, index: int, given: str) -> str:
         """Return the name that an annotation gives; or, if the picture was found otherwise, its place in the folder."""
         path = self._paths[index]
-        if isinstance(path, str) or path == self._folder / given:
+        if isinstance(path, str) or path == self.folder / given:
             return given
-        return path.relative_to(self._folder).as_posix()
+        return path.relative_to(self.folder).as_posix()
+
+
+class RemotePictures:
+    """The picture of each sample of a data set, by index, at an address: each is fetched as it is read, and kept."""
+
+    def __init__(self, folder: str, names: Sequence[tuple[str, str]]) -> None:
+        """List the pictures, where the server can.
+
+        Args:
+            folder: The address that names are relative to, or that of the folder above `images`.
+            names: Each picture's name, and its annotation for errors.
+
+        Raises:
+            DataError: If the server cannot be reached.
+        """
+        self.folder = folder.rstrip("/")
+        self._names = names
+        self._files = None if folder.lower().startswith("http") else list_remote(self.folder)
+
+    def path(self, index: int) -> Path:
+        """Return a picture's path in the cache.
+
+        Raises:
+            DataError: If there is no such picture, or it cannot be fetched.
+        """
+        name, where = self._names[index]
+        if self._files is None:
+            return remote_file(f"{self.folder}/{quote(name)}").local_copy()
+        file = self._files.get(name) or self._files.get(f"images/{name}")
+        if file is None:
+            raise DataError(f"{where}: no picture {shown(name)!r} in {shown(without_secrets(self.folder))}")
+        return file.local_copy()
+
+    def name(self, index: int, given: str) -> str:
+        """Return the name that an annotation gives."""
+        del index
+        return given
 
 
 def _find(files: PictureFiles, name: str, where: str) -> tuple[Path | str, str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from boxwright.data.tfrecord import Compression, TFRecordFile, expand_paths
 from boxwright.types import Categories, Sample
 
 _IMAGE = "image/encoded"
+_OPENED_AT_ONCE = 16
 _ANNOTATED = "region/is_annotated"
 _SIDES = tuple(f"region/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
 _FLOATS = (*_SIDES, "region/label/confidence")
@@ -43,13 +46,17 @@ _LISTS = {
 
 
 class RecordFiles:
-    """The records of one or more TFRecord files, in the order of the files and their records."""
+    """The records of one or more TFRecord files, in the order of the files and their records.
+
+    Attributes:
+        shard_sizes: By source, the number of records of each file, if any is read from an address; else empty.
+    """
 
     def __init__(self, paths: Sequence[str | Path], compression: Compression = "auto") -> None:
         """Open the files and find their records.
 
         Args:
-            paths: Paths, globs, or `name@count`.
+            paths: Paths or addresses, globs, or `name@count`.
 
         Raises:
             DataError: If a file is missing or damaged, or all are empty.
@@ -57,9 +64,13 @@ class RecordFiles:
         self.name = ", ".join(str(path) for path in paths)
         # Without paths, the call on an empty list raises the error that names the field.
         matches = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
-        sources = [[TFRecordFile(path, compression) for path in files] for files in matches]
+        with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:  # a server answers late, but to many
+            opened = partial(threads.map, partial(TFRecordFile, compression=compression))
+            sources = [[*opened(files)] for files in matches]
         self.files = [file for source in sources for file in source]
         self.source_sizes = tuple(sum(len(file) for file in source) for source in sources)
+        remote = any(file.is_remote for file in self.files)
+        self.shard_sizes = tuple(tuple(len(file) for file in source) for source in sources) if remote else ()
         self._ends = np.cumsum([len(file) for file in self.files])
         if not len(self):
             raise DataError(f"{self.name}: no records (record 0 at byte 0: the file is empty)")
@@ -96,7 +107,7 @@ class TFRecordDataset:
         """Open the files and find their records.
 
         Args:
-            paths: Paths, globs, or `name@count`.
+            paths: Paths or addresses, globs, or `name@count`.
             wanted: What to read besides boxes and classes.
             labels_from_zero: Whether the records number classes from 0, where the label map's ids start at 1.
 
@@ -118,6 +129,11 @@ class TFRecordDataset:
     def source_sizes(self) -> tuple[int, ...]:
         """The number of samples of each source."""
         return self.records.source_sizes
+
+    @property
+    def shard_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """By source, the number of samples of each file, if any is read from an address; else empty."""
+        return self.records.shard_sizes
 
     def __len__(self) -> int:
         return len(self.records)
@@ -167,7 +183,7 @@ class TFSequenceDataset:
         """Open the files and count the frames of their records, which reads all of them once.
 
         Args:
-            paths: Paths, globs, or `name@count`.
+            paths: Paths or addresses, globs, or `name@count`.
             wanted: What to read besides boxes and classes.
             frame: The index of the only frame to take of each sequence; None for all.
 

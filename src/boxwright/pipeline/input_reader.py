@@ -13,6 +13,7 @@ import numpy as np
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import as_here, is_file
+from boxwright.base.remote import readable_copy
 from boxwright.config.build import build_chosen, require
 from boxwright.config.preset import packaged
 from boxwright.config.support import refuse_unsupported
@@ -114,14 +115,14 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     """
     reader = check_reader(config, path, known=categories is not None)
     require_data(reader, path)
-    categories = load_label_map(as_here(reader.label_map_path)) if _names_classes(reader) else categories
+    categories = load_label_map(readable_copy(as_here(reader.label_map_path))) if _names_classes(reader) else categories
     dataset: Dataset = build_chosen(reader, "input_reader", _READERS, categories, reader)
     dataset = with_white_level(dataset, reader.white_level)
     if reader.hide_ignored_regions:
         dataset = HiddenRegionsDataset(dataset)
     if not reader.sample_list:
         return dataset
-    path = as_here(reader.sample_list)
+    path = readable_copy(as_here(reader.sample_list))
     return ListedDataset(dataset, read_sample_list(path), path)
 
 

@@ -13,7 +13,7 @@ from boxwright.config.preset import defining_folder
 from boxwright.config.support import broken_rules, refuse_contradictions, refuse_unsupported
 from boxwright.data.augmentation.mosaic import BatchMixUp
 from boxwright.data.batch import DrawnSizes
-from boxwright.data.order import StreamSettings
+from boxwright.data.order import Interleaving, StreamSettings
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.table import find_family
 from boxwright.nn.ops.resize import resize_half_pixel
@@ -196,6 +196,7 @@ def build_training(
             source_weights=tuple(reader.sample_from_datasets_weights),
             group=reader.group_by_aspect_ratio,
             skip_bad=skip_bad,
+            interleaving=Interleaving(max(reader.shuffle_buffer_size, 1), reader.num_readers, reader.read_block_length),
         ),
         optimizer=build_optimizer(require(train.optimizer, train, "optimizer"), version),
         clip=partial(_CLIPPING[train.gradient_clipping], limit=train.gradient_clipping_by_norm),

@@ -75,7 +75,7 @@ def source_of_files(truth: str | Path, detections: str | Path, image_folder: str
     """
     dataset = CocoDataset(truth, image_folder, num_keypoints=None, allow_paths_outside=True)
     tables = read_tables(dataset, detections)
-    first = dataset.folder / tables.names[0]
+    first = Path(dataset.folder, tables.names[0])
     problem = "" if is_file(first) else f"{shown(first)} is missing; name the images' folder with --image_folder"
     about = {"detections": str(detections), "truth": str(truth)}
     return Source(str(detections), tables, about=about, images=None if problem else dataset, problem=problem)

@@ -134,21 +134,21 @@ class InputReader(Message):
     name: str = field("", "Name of this data set, used to tell several evaluation sets apart.")
     label_map_path: str = field("", "Path of the label map file (.pbtxt) that lists the classes.")
     shuffle: bool = field(True, "Read files and examples in random order.")
-    shuffle_buffer_size: UInt32 = field(2048,
-        "Number of examples held in memory to shuffle among; above 0 when shuffle is on.", no_effect=SHUFFLED)
+    shuffle_buffer_size: UInt32 = number(2048, "[0, inf)",
+        "Number of examples to shuffle among, of records at an address; local data are shuffled as a whole.")
     filenames_shuffle_buffer_size: UInt32 = field(100,
         "Number of file names held to shuffle among; above 0 when shuffle is on.", no_effect=SHUFFLED)
     num_epochs: UInt32 = field(0, "How often to go through the data; 0 = without end.")
     sample_1_of_n_examples: UInt32 = field(1, "Keep only every n-th example; 1 = keep all.")
     num_readers: UInt32 = number(64, "(0, inf)",
-        "Number of input files read in turn at once; affects example order.", no_effect=SHUFFLED)
+        "Number of input files read in turn at once, of records at an address; affects example order.")
     num_parallel_batches: UInt32 = field(8, "Number of batches decoded in parallel.", no_effect=QUEUE)
     num_prefetch_batches: int = field(2, "Number of finished batches prepared ahead.", no_effect=QUEUE)
     queue_capacity: UInt32 = field(2000, "Deprecated: capacity of the old input queue.", no_effect=QUEUE)
     min_after_dequeue: UInt32 = field(1000,
         "Deprecated: examples kept in the old queue for shuffling.", no_effect=QUEUE)
     read_block_length: UInt32 = number(32, "(0, inf)",
-        "Consecutive records taken from one file before moving on to the next file.", no_effect=SHUFFLED)
+        "Consecutive records taken from one file before moving on to the next file, of records at an address.")
     prefetch_size: UInt32 = field(512,
         "Deprecated: number of records to prefetch; use num_prefetch_batches.", no_effect=QUEUE)
     num_parallel_map_calls: UInt32 = field(64,
