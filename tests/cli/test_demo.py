@@ -54,8 +54,8 @@ def test_it_detects_draws_and_reports(few_pictures: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(webbrowser, "open", open_page)
     lines = run("demo").strip().splitlines()
-    assert lines[-1] == "open demo/report/index.html"
-    assert lines[-2] == "next: boxwright demo --train"
+    assert lines[-1] == "next: open demo/report/index.html"
+    assert lines[-2] == "to train such a detector: boxwright demo --train"
     assert any(re.match(r"AP 0\.\d+ AP50 0\.\d+ on 4 pictures that training did not use", line) for line in lines)
     assert not opened
     sheet = read_image(few_pictures / "demo" / "detections.jpg")
@@ -68,12 +68,13 @@ def test_it_detects_draws_and_reports(few_pictures: Path, monkeypatch: pytest.Mo
     assert 0.02 < (np.abs(cell - np.asarray(picture)).max(-1) > 60).mean() < 0.2
     rows = json.loads((few_pictures / "demo" / "eval" / "detections.json").read_text())
     assert len({row["image_id"] for row in rows}) == _TEST
-    assert (few_pictures / "demo" / "report" / "index.html").is_file()
+    assert json.loads((few_pictures / "demo" / "eval" / "evaluation.json").read_text())["model"] == "demo"
+    assert "<title>demo – Boxwright</title>" in (few_pictures / "demo" / "report" / "index.html").read_text()
     assert (few_pictures / "demo" / "blood_cells" / "LICENSE").is_file()
 
     # Again over what is there, elsewhere told, and with a browser.
     lines = run("demo", "--out", "demo", "--open").strip().splitlines()
-    assert lines[-1] == "open demo/report/index.html"
+    assert lines[-1] == "next: open demo/report/index.html"
     assert opened == [(few_pictures / "demo" / "report" / "index.html").as_uri()]
 
 
@@ -97,7 +98,8 @@ def test_a_training_from_scratch_goes_all_the_way(few_pictures: Path) -> None:
     commands = [line.split()[2] for line in lines if line.startswith("$ boxwright ")]
     assert commands == ["train", "evaluate", "export", "compare"]
     # Behind it PyTorch may log the export to standard error, which the output has, too.
-    assert [line for line in lines if line.startswith("open ")] == ["open demo/report-0.01-minutes/index.html"]
+    assert [line for line in lines if line.startswith("next: open ")] == ["next: open demo/report-0.01-minutes/index.html"]
+    assert output.count("DetectionBoxes_Precision/mAP@.75IOU") == 1  # the table of metrics
     assert any(line.startswith("after 0.01 minutes of training from scratch: AP 0.") for line in lines)
     model = few_pictures / "demo" / "model-0.01-minutes"
     assert (model / "ckpt-50.pt").is_file()  # the fewest steps that are trained in any time
@@ -106,7 +108,7 @@ def test_a_training_from_scratch_goes_all_the_way(few_pictures: Path) -> None:
     # Once more: the run is complete, and is evaluated again.
     again = run("demo", "--train", "--minutes", 0.01)
     assert "already trained for 50 of 50 steps" in again
-    assert "open demo/report-0.01-minutes/index.html" in again
+    assert "next: open demo/report-0.01-minutes/index.html" in again
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_browser_that_does_not_start_is_said(few_pictures: Path, monkeypatch: 
     monkeypatch.setattr(webbrowser, "open", lambda _: False)
     lines = run("demo", "--out", "d", "--open").strip().splitlines()
     assert lines[-3:] == [
-        "next: boxwright demo --train --out d",
+        "to train such a detector: boxwright demo --train --out d",
         "no browser could be started here",
-        "open d/report/index.html",
+        "next: open d/report/index.html",
     ]

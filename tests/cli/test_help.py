@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from boxwright.cli.commands import COMMANDS, load_command
+from boxwright.cli.commands import COMMANDS, EXAMPLES, load_command
 from boxwright.cli.main import app
 
 
@@ -58,6 +58,24 @@ def test_help(words: tuple[str, ...], answer: Callable[..., str]) -> None:
     assert len(wide) <= len(narrow)
     # A word that is longer than a line is broken.
     assert "".join("".join(narrow).split()) == "".join("".join(wide).split())
+
+
+EXAMPLE_LINES = [words.split() for lines in EXAMPLES.values() for words in lines]
+
+
+@pytest.mark.parametrize("words", EXAMPLE_LINES, ids=" ".join)
+def test_an_example_can_be_typed(words: list[str], answer: Callable[..., str]) -> None:
+    """It is shown whole, above the options, and the command line reads it."""
+    shown = answer((words[0], "--help"), 0).partition("\nOptions:")[0]
+    assert f"  boxwright {' '.join(words)}\n" in shown
+    command = load_command(words[0])
+    command.make_context(words[0], words[1:])
+
+
+def test_the_command_list_begins_with_what_a_newcomer_types(answer: Callable[..., str]) -> None:
+    names = [line.split()[0] for line in answer(("--help",), 0).splitlines() if re.match(r"  \w+  ", line)]
+    assert names[:4] == ["demo", "train", "evaluate", "predict"]
+    assert names == list(COMMANDS)
 
 
 def test_the_width_is_used(answer: Callable[..., str]) -> None:

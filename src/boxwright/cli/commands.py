@@ -16,30 +16,70 @@ from typer.main import get_command
 from boxwright.cli.help import USAGE_ERROR, PlainCommand, PlainGroup, exit_with_usage_error
 from boxwright.cli.options import with_quiet, with_settings
 
-# Name to the module and function (or command group) in this package, and the help line.
-COMMANDS = {
-    "init": ("init.init_command", "Write a configuration for a folder of annotated pictures."),
-    "models": ("models.models_command", "List the presets: detectors to start from."),
-    "weights": ("weights.app", "List and fetch published weights, by name."),
-    "train": ("train.train_command", "Train a detector; run again to resume."),
-    "evaluate": ("evaluate.evaluate_command", "Compute a detector's metrics; draw its detections."),
-    "report": ("report.report_command", "Write a page that explains average precision."),
-    "monitor": ("monitor.monitor_command", "Show a run on a page while it trains."),
-    "history": ("history.history_command", "Plot a run's loss and average precision."),
-    "compare": ("compare.compare_command", "Compare two evaluations: is one better?"),
-    "predict": ("predict.predict_command", "Detect objects in images, video, webcam and RTSP streams."),
-    "demo": ("demo.demo_command", "Detect blood cells in sample pictures, or train on them."),
-    "convert": ("convert.convert_command", "Convert data to Pascal VOC, COCO, YOLO or TFRecord."),
-    "export": ("export.export_command", "Write a detector as ONNX, OpenVINO, LiteRT, or weights."),
-    "benchmark": ("benchmark.benchmark_command", "Measure latency and images per second."),
-    "serve": ("serve.serve_command", "Serve an exported detector over HTTP."),
-    "ui": ("ui.ui_command", "Try and compare detectors in the browser."),
-    "exporter_main_v2": ("exporter_main.exporter_command", "Export with TensorFlow's exporter options."),
-    "inspect": ("inspect.inspect_command", "Summarize a data set; draw a contact sheet."),
-    "doctor": ("doctor.doctor_command", "Check a configuration and data for problems."),
-    "replay": ("replay.replay_command", "Repeat a training step that was not finite."),
-    "context": ("context.app", "Write records with context for Context R-CNN."),
-    "config": ("config.app", "Show, check and explain configurations."),
+# Sections of the help: each command's name, its module and function (or group of commands), and its help line.
+_SECTIONS = {
+    "Start here": {
+        "demo": ("demo.demo_command", "Detect blood cells in sample pictures, or train on them."),
+        "train": ("train.train_command", "Train a detector; run again to resume."),
+        "evaluate": ("evaluate.evaluate_command", "Compute a detector's metrics; draw its detections."),
+        "predict": ("predict.predict_command", "Detect objects in images, video, webcam and RTSP streams."),
+        "ui": ("ui.ui_command", "Try and compare detectors in the browser."),
+    },
+    "Your data": {
+        "inspect": ("inspect.inspect_command", "Summarize a data set; draw a contact sheet."),
+        "doctor": ("doctor.doctor_command", "Check a configuration and data for problems."),
+        "convert": ("convert.convert_command", "Convert data to Pascal VOC, COCO, YOLO or TFRecord."),
+        "context": ("context.app", "Write records with context for Context R-CNN."),
+    },
+    "Models and configurations": {
+        "models": ("models.models_command", "List the presets: detectors to start from."),
+        "weights": ("weights.app", "List and fetch published weights, by name."),
+        "init": ("init.init_command", "Write a configuration for a folder of annotated pictures."),
+        "config": ("config.app", "Show, check and explain configurations."),
+    },
+    "Runs and their results": {
+        "monitor": ("monitor.monitor_command", "Show a run on a page while it trains."),
+        "history": ("history.history_command", "Plot a run's loss and average precision."),
+        "report": ("report.report_command", "Write a page that explains average precision."),
+        "compare": ("compare.compare_command", "Compare two evaluations: is one better?"),
+        "replay": ("replay.replay_command", "Repeat a training step that was not finite."),
+    },
+    "Deploying": {
+        "export": ("export.export_command", "Write a detector as ONNX, OpenVINO, LiteRT, or weights."),
+        "benchmark": ("benchmark.benchmark_command", "Measure latency and images per second."),
+        "serve": ("serve.serve_command", "Serve an exported detector over HTTP."),
+        "exporter_main_v2": ("exporter_main.exporter_command", "Export with TensorFlow's exporter options."),
+    },
+}
+COMMANDS = {name: command for section in _SECTIONS.values() for name, command in section.items()}
+# Command lines that a command's help shows.
+EXAMPLES = {
+    "demo": ("demo --open", "demo --train"),
+    "train": (
+        "train my-data --epochs 20",
+        "train my-data --model d_fine_s_coco --minutes 30",
+        "train --config pipeline.config --model_dir model",
+    ),
+    "evaluate": ("evaluate --model_dir model --report report", "evaluate --model model/export/detector.onnx"),
+    "predict": (
+        "predict photos --model_dir model --conf 0.3",
+        "predict photos --model demo --csv --save_crops",
+        "predict video.mp4 --model model --track --save_video",
+    ),
+    "ui": ("ui model", "ui model model-2"),
+    "inspect": ("inspect my-data --report data-page", "inspect pipeline.config --augmented 12"),
+    "doctor": ("doctor my-data", "doctor pipeline.config --full"),
+    "convert": ("convert my-data coco.json", "convert coco.json yolo/data.yaml"),
+    "models": ("models --all", "models d_fine_s"),
+    "init": ("init my-data --minutes 10", "init my-data --model d_fine_s_coco --out pipeline.config"),
+    "monitor": ("monitor model --open",),
+    "history": ("history model --out history.png",),
+    "report": ("report model/eval", "report --detections results.json --truth instances.json"),
+    "compare": ("compare model/eval model-2/eval",),
+    "replay": ("replay model/not-finite-1200",),
+    "export": ("export model", "export model detector.xml --images photos", "export model model.safetensors"),
+    "benchmark": ("benchmark model model/export/detector.onnx --batch 1",),
+    "serve": ("serve model/export/detector.onnx",),
 }
 # Other programs' names of commands.
 _ALIASES = {"val": "evaluate", "detect": "predict"}
@@ -84,9 +124,11 @@ class Commands(PlainGroup):
         return load_command(name) if name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write names and help lines, without importing the commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        """Write names and help lines by section, without importing the commands."""
+        indent = max(map(len, COMMANDS))  # the same in each section
+        for title, commands in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(indent), line) for name, (_, line) in commands.items()])
 
 
 @cache
@@ -100,5 +142,7 @@ def load_command(name: str) -> Any:
     # Completion would add two options to each command's help, and Rich's help would cut long names of options.
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     described = with_settings(command)
-    app.command(name, cls=PlainCommand, short_help=line)(described if name in _DESCRIPTIONS else with_quiet(described))
+    examples = "\n".join(f"boxwright {words}" for words in EXAMPLES.get(name, ()))
+    register = app.command(name, cls=PlainCommand, short_help=line, epilog=examples)
+    register(described if name in _DESCRIPTIONS else with_quiet(described))
     return get_command(app)

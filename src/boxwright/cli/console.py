@@ -55,6 +55,16 @@ def print_problems_only(value: bool) -> bool:  # noqa: FBT001  # as above
     return value
 
 
+@contextmanager
+def only_problems() -> Iterator[None]:
+    """Print nothing but warnings, errors and JSON within the block, as a command does with `--quiet`."""
+    before, console.quiet = console.quiet, True
+    try:
+        yield
+    finally:
+        console.quiet = before
+
+
 def print_json(content: Any) -> None:
     """Print a command's result for programs to standard output."""
     print(json.dumps(content, indent=1, ensure_ascii=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
-from boxwright.cli.console import console, suggest
+from boxwright.cli.console import console
 from boxwright.cli.demo_shapes import MadeUpSettings, run_made_up_demo
 
 _MINUTES = 2.0
@@ -58,10 +59,11 @@ def demo_command(
     if report is None:
         return
     if not train:
-        suggest("demo", "--train", *(() if out == Path("demo") else ("--out", out)))
+        words = () if out == Path("demo") else ("--out", str(out))
+        console.print(f"to train such a detector: boxwright {shlex.join(['demo', '--train', *words])}", markup=False)
     if open_page and not webbrowser.open(report.resolve().as_uri()):
         console.print("no browser could be started here")
-    console.print(f"open {report}", markup=False)
+    console.print(f"next: open {report}", markup=False)
 
 
 def _refuse_contradictions(

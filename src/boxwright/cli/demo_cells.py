@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxwright.cli.console import ap_line, console, importing, show_progress
+from boxwright.cli.console import ap_line, console, importing, only_problems, show_progress
 from boxwright.cli.process import prepare_inference
 from boxwright.data.sample_data import TEST, copy_blood_cells, sample_images
 
@@ -68,8 +68,9 @@ def train_on_blood_cells(out: Path, minutes: float) -> Path | None:
     if not _is_complete(model_dir):
         return None
     report = out / f"report-{minutes:g}-minutes"
-    _show("evaluate", "--model_dir", model_dir, "--report", report)
-    evaluate_command(EvaluationSettings(), WatchSettings(), ReportSettings(), model_dir, report=report)
+    _show("evaluate", "--model_dir", model_dir, "--report", report, "--quiet")
+    with only_problems():  # the training ended with the same metrics
+        evaluate_command(EvaluationSettings(), WatchSettings(), ReportSettings(), model_dir, report=report)
     # The package alone does not bring ONNX; PyTorch's own format needs nothing else.
     format = Format.ONNX if all(find_spec(name) for name in _ONNX) else Format.PT2
     _show("export", model_dir, "--format", format.value)

@@ -36,7 +36,7 @@ _KINDS = {"str": "TEXT", "path": "PATH", "int": "INTEGER", "float": "NUMBER"}
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help groups options by panel and never cuts their names."""
+    """A command whose help groups options by panel and never cuts their names; its epilog has examples, a line each."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; for an unknown option, suggest its name here, or a similar one."""
@@ -71,7 +71,11 @@ class PlainCommand(TyperCommand):
         ]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, and the options, grouped by panel."""
+        """Write the examples, the arguments, and the options, grouped by panel."""
+        if self.epilog:
+            with formatter.section("Examples"):
+                for line in self.epilog.splitlines():
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -86,6 +90,10 @@ class PlainCommand(TyperCommand):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write nothing: examples stand above the options, where a long help begins."""
 
 
 class PlainGroup(TyperGroup):

@@ -188,13 +188,12 @@ def train_command(
 ) -> None:
     """Train a detector; run again to resume. Ctrl-C saves first.
 
-    Exit status: 0 when the run is complete or its patience ended, 75 after --max_seconds, 128 plus a signal's number
-    when one stopped it, 1 for errors.
-
-    Either from a configuration: boxwright train --config pipeline.config --model_dir model; or from a folder of
-    annotated images: boxwright train DATA.
+    It takes a folder of annotated images, for which it writes a configuration, or a configuration.
 
     Many processes: torchrun --nproc-per-node N -m boxwright train … (train_config.batch_size is their total).
+
+    Exit status: 0 when the run is complete or its patience ended, 75 after --max_seconds, 128 plus a signal's number
+    when one stopped it, 1 for errors.
     """
     _refuse_unsupported(flags)
     if words.epochs is not None and flags.num_train_steps is not None:
@@ -284,7 +283,7 @@ def _prepare_configuration(
     folder = model_dir or Path("model")
     path, choices = start_run(str(data), folder, init, track_progress, changes)
     print_choices(choices)
-    console.print(f"configuration: {path}", markup=False)
+    console.print(f"configuration: {folder / path.name}", markup=False)
     return path, folder
 
 

@@ -25,6 +25,7 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.runtime.formats import TORCH
 from boxwright.runtime.optional import installed_versions
 from boxwright.types import Categories, Category
+from boxwright.weights.demo_model import model_name
 from boxwright.weights.open_model import OpenModel
 
 
@@ -157,7 +158,7 @@ def about_evaluation(
         runtime: What detected.
     """
     return {
-        "model": str(model.path),
+        "model": model_name(model.path),
         "weights_sha256": model.weights_sha256(),
         "step": model.step,
         "runtime": runtime,

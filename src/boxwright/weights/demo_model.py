@@ -23,3 +23,8 @@ def demo_model(source: str | Path) -> Path | None:
     if str(source) != DEMO or path.is_file() or any(next(path.glob(name), None) for name in _MODEL_FILES):
         return None
     return DEMO_MODEL
+
+
+def model_name(path: Path) -> str:
+    """Return what a report calls the model at a path: "demo" for the shipped detector, wherever it is installed."""
+    return DEMO if path == DEMO_MODEL else str(path)
