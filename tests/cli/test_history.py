@@ -18,7 +18,7 @@ LOG = '{"step": 20, "Loss/total_loss": 3.5}\n{"step": 40, "Loss/total_loss": 2.2
 def test_a_run_without_a_checkpoint_has_curves(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(LOG)
     said = run("history", tmp_path)
-    assert said.strip().endswith("history.png")
+    assert said.splitlines() == [f"history: {tmp_path / 'history.png'}", f"next: boxwright monitor {tmp_path}"]
     with Image.open(tmp_path / "history.png") as picture:
         assert picture.size == (990, 396)  # 9 × 3.6 inches at 110 dots
     run("history", tmp_path, "--out", tmp_path / "curves.jpg")

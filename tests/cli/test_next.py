@@ -18,8 +18,9 @@ from tests.cli.test_commands import run, run_json
 
 
 def next_of(output: str) -> str:
-    """Return the line's command, after reading it as the command line would."""
+    """Return the last line's command, after reading it as the command line would."""
     (line,) = [line for line in output.splitlines() if line.startswith("next")]
+    assert output.rstrip().splitlines()[-1] == line
     words = shlex.split(line.partition(": boxwright ")[2])
     group: Any = typer.main.get_command(app)
     top = group.make_context("boxwright", words[:1], resilient_parsing=True)

@@ -114,7 +114,7 @@ def test_all_metrics_are_printed_once_at_the_end(small_config: Path, monkeypatch
     lines = [line.rstrip() for line in text.getvalue().splitlines()[2:]]
     assert lines == [
         "evaluation at step 4",
-        "DetectionBoxes_Precision/mAP  0.4000",
-        "Loss/total_loss               2.0000",
+        "AP          0.4000",
+        "total loss  2.0000",
         "noted at 4",
     ]

@@ -51,6 +51,7 @@ def test_a_better_detector_is_better_and_itself_may_be_chance(tmp_path: Path) ->
     ]
     plain, better = (evaluation(tmp_path / name, content, rows + add) for name, add in (("a", []), ("b", more)))
     output = run("compare", plain, better, "--out", tmp_path / "c")
+    assert output.splitlines()[-1] == f"next: open {tmp_path / 'c' / 'index.html'}"
     assert "better" in output
     numbers = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert numbers["metrics"][0]["difference"][1] > 0

@@ -40,6 +40,7 @@ def test_the_command_reports_any_detectors_files(tmp_path: Path) -> None:
     truth, results = made.write(tmp_path, content, rows)
     made.draw(tmp_path, content)
     output = run("report", "--detections", results, "--truth", truth, "--out", tmp_path / "r")
+    assert output.splitlines()[-1] == f"next: open {tmp_path / 'r' / 'index.html'}"
     assert f"report: {tmp_path / 'r' / 'index.html'}" in output
     assert len(list((tmp_path / "r" / "pictures").glob("*.jpg"))) == 12
     numbers = json.loads((tmp_path / "r" / "report.json").read_text())

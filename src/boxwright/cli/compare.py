@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from boxwright.base.paths import refuse_foreign_page
-from boxwright.cli.console import console, show_progress
+from boxwright.cli.console import console, show_progress, suggest_page
 from boxwright.cli.options import JsonOption
 from boxwright.report.settings import ReportSettings
 
@@ -39,4 +39,4 @@ def compare_command(
             f"(95 %: {change.low:+.3f} to {change.high:+.3f}): {row.verdict}"
         )
     console.print(f"objects: {len(comparison.gained)} gained, {len(comparison.lost)} lost")
-    console.print(f"comparison: {out / 'index.html'} (open it in a browser)", markup=False)
+    suggest_page(out / "index.html")

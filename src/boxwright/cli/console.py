@@ -16,6 +16,8 @@ from rich.console import Console
 from boxwright.base.text import visible, without_secrets
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.table import Table
     from rich.text import Text
 
@@ -102,6 +104,11 @@ def suggest(*words: object, when: str = "") -> None:
     console.print(f"next{when and f', {when}'}: boxwright {line}", markup=False)
 
 
+def suggest_page(path: Path) -> None:
+    """Print that a page, which was just written, is to be opened next."""
+    console.print(f"next: open {shlex.quote(str(path))}", markup=False)
+
+
 # Placeholders that a user replaces.
 _PLACES = ("IMAGES",)
 
@@ -117,12 +124,14 @@ def show_progress(items: Iterable[int], title: str) -> Iterable[int]:
 
 
 def metrics_table(metrics: dict[str, float]) -> Table:
-    """Return metrics as a table."""
+    """Return metrics as a table, by the names that people use; metrics.json and `--json` have TensorFlow's."""
     from rich.table import Column, Table
+
+    from boxwright.report.metric_words import readable_name
 
     table = Table(Column(overflow="fold"), Column(no_wrap=True), show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in metrics.items():
-        table.add_row(name, metric_text(value))
+        table.add_row(readable_name(name), metric_text(value))
     return table
 
 

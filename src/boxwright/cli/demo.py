@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
-from boxwright.cli.console import console
+from boxwright.cli.console import console, suggest_page
 from boxwright.cli.demo_shapes import MadeUpSettings, run_made_up_demo
 
 _MINUTES = 2.0
@@ -63,7 +63,7 @@ def demo_command(
         console.print(f"to train such a detector: boxwright {shlex.join(['demo', '--train', *words])}", markup=False)
     if open_page and not webbrowser.open(report.resolve().as_uri()):
         console.print("no browser could be started here")
-    console.print(f"next: open {report}", markup=False)
+    suggest_page(report)
 
 
 def _refuse_contradictions(

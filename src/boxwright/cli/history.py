@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from boxwright.cli.console import console
+from boxwright.cli.console import console, suggest
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder; its training may still be going on.")]
 Out = Annotated[Path | None, typer.Option("--out", help="The .png or .jpg to write; default: RUN/history.png.")]
@@ -21,3 +21,4 @@ def history_command(run: RunFolder, out: Out = None) -> None:
     # The log alone is read, and is there before the first checkpoint, by which the step would be known.
     Run(run, step=0).plot_history(path)
     console.print(f"history: {path}", markup=False)
+    suggest("monitor", run)

@@ -9,7 +9,7 @@ import typer
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.paths import refuse_foreign_page
-from boxwright.cli.console import console, show_progress
+from boxwright.cli.console import console, show_progress, suggest_page
 from boxwright.report.settings import ReportSettings
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ def report_command(
         source, folder = source_of_evaluation(evaluation), out or evaluation / "report"
     elif detections is not None and truth is not None:
         source, folder = source_of_files(truth, detections, image_folder), out or detections.parent / "report"
-    print_report(source, folder, settings)
+    suggest_page(print_report(source, folder, settings))
 
 
-def print_report(source: Source, folder: Path, settings: ReportSettings) -> None:
-    """Write a report and print where it is."""
+def print_report(source: Source, folder: Path, settings: ReportSettings) -> Path:
+    """Write a report, print where it is, and return its page."""
     from boxwright.report.write import write_report
 
     refuse_foreign_page(folder)
@@ -70,3 +70,4 @@ def print_report(source: Source, folder: Path, settings: ReportSettings) -> None
         console.print(f"no pictures: {source.problem}", markup=False)
     index = write_report(source, folder, settings, show_progress)
     console.print(f"report: {index} (open it in a browser)", markup=False)
+    return index
