@@ -158,7 +158,7 @@ class _Detector:
 
         Args:
             table: A DataFrame whose column `image` has the bytes of image files.
-            params: `min_score`, the least score of an object.
+            params: `min_score`, the confidence threshold.
 
         Returns:
             A row for each object; `image` is the row of the table that it is in.

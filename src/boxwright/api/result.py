@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
     from torch import Tensor
 
-# The least score that is drawn by default, unless objects were selected.
+# The confidence threshold of drawing by default, unless objects were selected.
 DRAWN_FROM = 0.5
 _MOST_BOXES = 100
 _PICTURES = (".jpg", ".jpeg", ".png")
@@ -92,7 +92,7 @@ class Result:
         objects: The objects as arrays.
         image: uint8 [H, W, 3] in RGB; of more channels if the model takes them, of which the first three are drawn.
         source: The path or address of the picture; empty if it had none.
-        drawn_from: The least score that `plot` and `save` draw; 0 once objects were selected.
+        drawn_from: The confidence threshold of `plot` and `save`; 0 once objects were selected.
         error: Why the picture could not be read, so that there are no objects; empty if it was. Only `Model.stream`
             yields such results.
     """
@@ -242,7 +242,7 @@ class Result:
         """Return the picture with the objects drawn on it.
 
         Args:
-            min_score: The least score that is drawn; by default 0.5, or any if objects were selected before.
+            min_score: The confidence threshold of drawing; by default 0.5, or 0 if objects were selected before.
 
         Returns:
             The picture, enlarged if it is small.

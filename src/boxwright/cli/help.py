@@ -91,7 +91,6 @@ class PlainCommand(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
-
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write nothing: examples stand above the options, where a long help begins."""
 

@@ -24,7 +24,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The least score of detections by class.
+    """The confidence threshold of each class.
 
     Attributes:
         weights_sha256: Of the model that they were chosen for; empty if it is not known.
