@@ -411,7 +411,11 @@ def _of_classes(detect: DetectFunction, labels: Sequence[int]) -> DetectFunction
 
 
 def apply_settings(detect: DetectFunction, settings: PredictionSettings) -> DetectFunction:
-    """Return a function that applies the confidence threshold, and tiles if requested; ConfigError for an unknown `merge`."""
+    """Return a function that applies the confidence threshold and tiles if requested.
+
+    Raises:
+        ConfigError: If `merge` is unknown.
+    """
     if settings.merge not in MERGES:
         raise ConfigError(f"--merge {settings.merge}: expected {' or '.join(MERGES)}")
     # Low scores may continue a track; what does not is removed after tracking.
