@@ -139,17 +139,26 @@ def luminance(color: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+def mixed(first: str, second: str, share: float) -> str:
+    """The color that CSS mixes in sRGB of a share of one color and the rest of another, as #rrggbb."""
+    parts = ((int(first[at : at + 2], 16), int(second[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(share * one + (1 - share) * other):02x}" for one, other in parts)
+
+
 def test_text_on_the_pages_can_be_read() -> None:
-    """In light and dark: text and links on both backgrounds, and the texts beside boxes."""
+    """In light and dark: text and links on both backgrounds, numbers of the matrix, and the texts beside boxes."""
     css = files("boxwright.report").joinpath("assets", "report.css").read_text()
     light, dark = (
         dict(re.findall(r"--(\w+): (#[0-9a-f]{3,6});", block)) for block in re.findall(r":root \{([^}]*)\}", css)
     )
     assert len(light) == len(dark) >= 18
+    ((number, most),) = re.findall(r"#matrix td button \{.*color: var\(--(\w+)\);.*calc\(var\(--v\) \* (\d+)%\)", css)
     for colors in (light, dark):
         for text in ("text", "soft", "accent"):
             for background in ("back", "panel"):
                 assert contrast(colors[text], colors[background]) >= 4.5, (text, background)
+        for shade in ("right", "wrong"):
+            assert contrast(colors[number], mixed(colors[shade], colors["panel"], int(most) / 100)) >= 4.5, shade
     (ink,) = re.findall(r"\.label text \{ fill: (#\w+);", css)
     backgrounds = re.findall(r"\.label[.\w]* rect \{[^}]*fill: (#\w+);", css)
     assert len(backgrounds) == 4
