@@ -108,17 +108,17 @@ function drawCurves(batch) {
 
 const STATES = {
   training: "training",
-  ended: "not training: it has ended",
-  killed: "not training: its process was killed; the same command resumes it",
-  elsewhere: "of another machine, where it may be training",
+  ended: "ended",
+  killed: "killed: the same command resumes it",
+  elsewhere: "started on another machine, where it may still be training",
 };
 
 function drawNumbers({ run, state, steps, batch_size: batch, age }) {
   document.title = `${run} – Boxwright`;
   $("run").textContent = run;
-  $("state").textContent = state === "ended" && !rows.length ? "nothing is logged yet" : STATES[state];
+  $("state").textContent = state === "ended" && !rows.length ? "nothing logged yet" : STATES[state];
   $("light").className = state;
-  $("news").textContent = age === null ? "" : `last line of its log ${duration(age)} ago`;
+  $("news").textContent = age === null ? "" : `last logged ${duration(age)} ago`;
   const newest = training().at(-1), tested = evaluations(), step = rows.length ? Math.max(...rows.slice(-50).map((row) => row.step)) : 0;
   const whole = steps > 0 && steps < 2 ** 31;
   $("step").textContent = whole ? `${step.toLocaleString("en")} of ${steps.toLocaleString("en")}` : step.toLocaleString("en");
