@@ -70,7 +70,7 @@ EXAMPLES = {
     "inspect": ("inspect my-data --report data-page", "inspect pipeline.config --augmented 12"),
     "doctor": ("doctor my-data", "doctor pipeline.config --full"),
     "convert": ("convert my-data coco.json", "convert coco.json yolo/data.yaml"),
-    "models": ("models --all", "models d_fine_s"),
+    "models": ("models --all", "models d_fine_s_coco"),
     "init": ("init my-data --minutes 10", "init my-data --model d_fine_s_coco --out pipeline.config"),
     "monitor": ("monitor model --open",),
     "history": ("history model --out history.png",),
