@@ -186,9 +186,9 @@ def test_an_unknown_preset_is_told_with_the_closest(tmp_path: Path) -> None:
     path.write_text('# mine\n\npreset: "ssd_mobilnet_v2_fpnlite_320"\n')
     with pytest.raises(ConfigError, match=r"my.config:3:1: preset: .*did you mean ssd_mobilenet_v2_fpnlite_320\?"):
         load_config(path)
-    with pytest.raises(ConfigError, match=r"^preset: there is none named .*efficientdet_d"):
+    with pytest.raises(ConfigError, match=r"^no preset is named .*efficientdet_d"):
         load_config("preset:efficientdet_d9")
-    with pytest.raises(ConfigError, match=r"there is none named 'zzz'; `boxwright models --all` lists them"):
+    with pytest.raises(ConfigError, match=r"no preset is named 'zzz'; `boxwright models --all` lists them"):
         preset_path("zzz")
 
 

@@ -35,8 +35,8 @@ def preset_path(name: str, named_at: Location | None = None) -> Path:
     names = preset_names()
     if name not in names:
         hint = did_you_mean(name, names, "`boxwright models --all` lists them")
-        where = f"{named_at}: " if named_at else ""
-        raise ConfigError(f"{where}preset: there is none named {shortened(name, _SHOWN)!r}{hint}")
+        where = f"{named_at}: preset: " if named_at else ""
+        raise ConfigError(f"{where}no preset is named {shortened(name, _SHOWN)!r}{hint}")
     return FOLDER / f"{name}{_SUFFIX}"
 
 
