@@ -94,6 +94,7 @@ def described(config: Any) -> str:
     encoder, model = config["encoder"], config["model"]
     height, width = config.get("size", (model["resolution"],) * 2)
     lite, relative = model.get("lite_refpoint_refine", True), model.get("bbox_reparam", True)
+    masks = f"masks {{ stride: {model['mask_downsample_ratio']} }}" if model.get("segmentation_head") else ""
     loss = "IOU_AWARE" if model.get("ia_bce_loss", True) else "VARIFOCAL"
     return f"""rf_detr {{
       num_classes: {model["num_classes"]}
@@ -111,6 +112,7 @@ def described(config: Any) -> str:
         taps: {model["dec_n_points"]} refine_references: {str(not lite).lower()}
         boxes: {"RELATIVE" if relative else "LOGITS"}
       }}
+      {masks}
       loss {{ classification: {loss} }}
       post_processing {{ max_total_detections: {model["num_select"]} }}
     }}"""

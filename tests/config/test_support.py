@@ -54,7 +54,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1251
+    assert len(statuses) == 1257
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -310,7 +310,7 @@ RF_DETRS = (
       feature_extractor { width: 16 num_heads: 2 patch: 8 grid: 8 depth: 2 taken: [1, 2] }
       projector { levels: [4, 5] } matcher { }
       decoder { depth: 16 self_heads: 2 cross_heads: 2 num_groups: 2 boxes: LOGITS }
-      loss { classification: FOCAL } post_processing { batch_non_max_suppression { } } }""",
+      loss { classification: FOCAL } masks { } post_processing { batch_non_max_suppression { } } }""",
 )
 CONTEXT_RCNN = ONE_MAP.replace("resnet50_keras", "resnet50").replace(
     "faster_rcnn {", "faster_rcnn { context_config { }"

@@ -38,7 +38,7 @@ from boxwright.nn.attention import flatten_maps
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.set_matching import MatchingCosts, gather_matches, read_objects
 from boxwright.nn.optimization.moving_average import MovingAverage
-from boxwright.nn.postprocessing.queries import QueryPostprocessor
+from boxwright.nn.postprocessing.queries import InstancePostprocessor, QueryPostprocessor
 from boxwright.types import Targets
 from tests.conftest import GOLDEN
 from tests.parity.recordings import FOLDERS
@@ -146,6 +146,8 @@ def test_detections(path: Path) -> None:
     """The best pairs of query and class, scaled to pictures of three sizes."""
     detector, wanted, images = detector_of(path), read_arrays(path, "eval"), images_of(path)
     postprocessor = detector.postprocessor
+    if isinstance(postprocessor, InstancePostprocessor):
+        postprocessor = postprocessor.queries
     assert isinstance(postprocessor, QueryPostprocessor)
     # The recorded heads have the row of no class last, and detect it.
     postprocessor = replace(postprocessor, background=0)

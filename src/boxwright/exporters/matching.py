@@ -20,7 +20,16 @@ ABSOLUTE, RELATIVE = 1e-4, 1e-3  # as for TensorFlow's recordings: |a - b| <= ab
 _SAME_BOX = 0.99
 _NEAR_THRESHOLD = 1e-4
 _OF_KEYPOINTS = ("keypoints", "keypoint_scores", "keypoint_depths")
-PARTS = ("scores", "masks", "surface_coordinates", "temporal_offsets", "cell_boxes", "embeddings", *_OF_KEYPOINTS)
+PARTS = (
+    "scores",
+    "masks",
+    "mask_boxes",
+    "surface_coordinates",
+    "temporal_offsets",
+    "cell_boxes",
+    "embeddings",
+    *_OF_KEYPOINTS,
+)
 """What is compared of matched detections."""
 
 

@@ -237,7 +237,16 @@ def _moved(detections: Detections[Array], window: Window, size: tuple[int, int])
     corner = np.array([window.left, window.top], np.float32)
     points = None if detections.keypoints is None else detections.keypoints + corner
     boxes = detections.boxes + np.tile(corner, 2)
-    return replace(detections, boxes=boxes, keypoints=points, anchor_indices=None, cell_boxes=None, image_size=size)
+    covered = None if detections.mask_boxes is None else detections.mask_boxes + np.tile(corner, 2)
+    return replace(
+        detections,
+        boxes=boxes,
+        keypoints=points,
+        mask_boxes=covered,
+        anchor_indices=None,
+        cell_boxes=None,
+        image_size=size,
+    )
 
 
 def _cut(detections: Detections[Array], window: Window, size: tuple[int, int]) -> NDArray[np.bool_]:

@@ -297,4 +297,11 @@ def _to_image(detections: Detections[Tensor], image: Tensor) -> Detections[Tenso
     true_height, true_width = detections.image_size
     scale = torch.tensor([width / true_width, height / true_height] * 2)
     keypoints = None if detections.keypoints is None else detections.keypoints * scale[:2]
-    return replace(detections, boxes=detections.boxes * scale, keypoints=keypoints, image_size=(height, width))
+    covered = None if detections.mask_boxes is None else detections.mask_boxes * scale
+    return replace(
+        detections,
+        boxes=detections.boxes * scale,
+        keypoints=keypoints,
+        mask_boxes=covered,
+        image_size=(height, width),
+    )

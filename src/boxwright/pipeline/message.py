@@ -152,10 +152,11 @@ def _trained(config: TrainEvalPipelineConfig, family: str) -> Any:
 
 def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
     two_stage, center_net = _trained(config, "faster_rcnn"), _trained(config, "center_net")
+    rf_detr = _trained(config, "rf_detr")
     if center_net is not None:
         deep = center_net.deepmac_mask_estimation
         return center_net.mask_estimation_task is not None or (deep is not None and deep.task_loss_weight > 0)
-    return two_stage is not None and two_stage.number_of_stages == 3
+    return (two_stage is not None and two_stage.number_of_stages == 3) or (rf_detr is not None and rf_detr.has("masks"))
 
 
 def _flips_blindly(config: TrainEvalPipelineConfig) -> bool:

@@ -52,6 +52,7 @@ from boxwright.families.rf_detr.message import (
     RfDetrDecoder,
     RfDetrFeatureExtractor,
     RfDetrLoss,
+    RfDetrMasks,
     RfDetrProjector,
     RfDetrSize,
 )

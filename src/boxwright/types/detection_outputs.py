@@ -18,6 +18,8 @@ class Frame(Enum):
     SAME = auto()
     POINTS = auto()
     """x and y in pixels; y and x in 0..1 of the image."""
+    BOXES = auto()
+    """x_min, y_min, x_max, y_max in pixels; ymin, xmin, ymax, xmax in 0..1 of the image."""
     CORNERS = auto()
     """x_min, y_min, x_max, y_max; ymin, xmin, ymax, xmax."""
     CHANNELS = auto()
@@ -46,6 +48,9 @@ class DetectionOutput:
         match self.frame:
             case Frame.POINTS:
                 return values[..., [1, 0]] / sizes
+            case Frame.BOXES:
+                corners = values.reshape(*values.shape[:-1], 2, 2)
+                return (corners[..., [1, 0]] / sizes).reshape(values.shape)
             case Frame.CORNERS:
                 return values[..., [1, 0, 3, 2]]
             case Frame.CHANNELS:
@@ -57,6 +62,9 @@ class DetectionOutput:
         match self.frame:
             case Frame.POINTS:
                 return (values * sizes)[..., [1, 0]]
+            case Frame.BOXES:
+                corners = values.reshape(*values.shape[:-1], 2, 2)
+                return (corners * sizes)[..., [1, 0]].reshape(values.shape)
             case Frame.CORNERS:
                 return values[..., [1, 0, 3, 2]]
             case Frame.CHANNELS:
@@ -92,7 +100,13 @@ DETECTION_OUTPUTS = (
     DetectionOutput(
         "masks",
         "detection_masks",
-        "float32 [batch, D, h, w] in 0..1, within each box; with DensePose the number of a part",
+        "float32 [batch, D, h, w] in 0..1, within each box, or its mask box; with DensePose the number of a part",
+    ),
+    DetectionOutput(
+        "mask_boxes",
+        "detection_mask_boxes",
+        "float32 [batch, D, 4]: ymin, xmin, ymax, xmax in 0..1 of the picture; what each mask covers, edge to edge",
+        Frame.BOXES,
     ),
     DetectionOutput(
         "surface_parts",
@@ -141,7 +155,7 @@ def to_tf_outputs(detections: Any, sizes: Any) -> dict[str, Any]:
 
     Args:
         detections: `Detections` or `PaddedDetections`, of arrays or tensors.
-        sizes: (height, width) of the images that keypoints are in, of a shape that broadcasts with keypoints.
+        sizes: (height, width) of the images that points are in, of a shape that broadcasts with keypoints.
 
     Returns:
         An array or tensor for each field that is not None.

@@ -48,6 +48,8 @@ class Detections(Generic[V]):
         keypoints: float32 [D, P, 2], x and y in pixels of the original image.
         masks: float32 [D, h, w] in 0..1; the probability that each part of the box, from corner to corner, belongs to
             the object. `boxwright.instance_masks` resizes them to the image.
+        mask_boxes: float32 [D, 4], xyxy in pixels of the original image, beyond which they may reach; what each mask
+            covers, from edge to edge, if that is not its box.
         features: float [D, C, H, W]; the second stage's features of the box (TF's `detection_features`).
         rpn_features: float [D, C, H, W]; crops of the first stage's feature map (TF's `cropped_rpn_box_features`).
         keypoint_scores: float32 [D, P] in 0..1; 0 where an object's class has no such keypoint.
@@ -72,6 +74,7 @@ class Detections(Generic[V]):
     multiclass_scores: V | None = None
     keypoints: V | None = None
     masks: V | None = None
+    mask_boxes: V | None = None
     features: V | None = None
     rpn_features: V | None = None
     keypoint_scores: V | None = None

@@ -94,6 +94,7 @@ class PaddedDetections:
             and the following fields are None if unknown.
         keypoints: float32 [B, D, P, 2], x and y in pixels of the network's input.
         masks: float32 [B, D, h, w] in 0..1; as in `Detections`.
+        mask_boxes: float32 [B, D, 4], xyxy in pixels of the network's input; as in `Detections`.
         features: float [B, D, C, H, W]; as in `Detections`.
         rpn_features: float [B, D, C, H, W]; as in `Detections`.
         keypoint_scores: float32 [B, D, P].
@@ -114,6 +115,7 @@ class PaddedDetections:
     multiclass_scores: Tensor | None = None
     keypoints: Tensor | None = None
     masks: Tensor | None = None
+    mask_boxes: Tensor | None = None
     features: Tensor | None = None
     rpn_features: Tensor | None = None
     keypoint_scores: Tensor | None = None

@@ -34,6 +34,7 @@ from boxwright.nn.backbones.hgnetv2 import NORM
 from boxwright.nn.batch_norm import make_norm
 from boxwright.nn.network import Backbone, ClassLayer, Network, Parts
 from boxwright.nn.ops.boxes import from_corners, normalized
+from boxwright.nn.uniforms import uniforms
 from boxwright.types import Targets
 
 
@@ -302,32 +303,6 @@ def cell_boxes(grids: Grids, device: torch.device) -> tuple[Tensor, Tensor]:
     boxes = torch.cat(parts)
     inside = ((boxes > _MARGIN) & (boxes < 1 - _MARGIN)).all(-1)
     return torch.where(inside[:, None], (boxes / (1 - boxes)).log(), _VOID), inside
-
-
-_LOW = 0xFFFFFFFF
-
-
-def uniforms(keys: Tensor, count: int, stream: int = 0) -> Tensor:
-    """Return numbers in [0, 1) that follow from keys alone, on any device, float32 [B, count].
-
-    Args:
-        keys: int64 [B].
-        count: N; the first numbers do not depend on it.
-        stream: Different streams of the same keys are independent.
-    """
-    numbers = torch.arange(count, dtype=torch.int64, device=keys.device) + (stream << 32)
-    low = _mixed(_mixed(keys & _LOW) ^ ((keys >> 32) & _LOW))[:, None]
-    drawn = _mixed(_mixed(low ^ _mixed(numbers & _LOW)) + _mixed(numbers >> 32) + numbers)
-    # 24 bits: as many as float32 has.
-    return (drawn >> 8).float() * 2.0**-24
-
-
-def _mixed(value: Tensor) -> Tensor:
-    """Return MurmurHash3's finalizer (Appleby) of 32-bit numbers in int64."""
-    value = value & _LOW
-    value = ((value ^ (value >> 16)) * 0x85EBCA6B) & _LOW
-    value = ((value ^ (value >> 13)) * 0xC2B2AE35) & _LOW
-    return value ^ (value >> 16)
 
 
 # Numbers drawn for each query: a chance, a class, four signs and four shifts.

@@ -23,17 +23,20 @@ from boxwright.families.rf_detr.decoder import (
     QueryDecoder,
     QuerySelection,
 )
+from boxwright.families.rf_detr.mask_criterion import MaskCriterion, MaskWeights
+from boxwright.families.rf_detr.masks import MaskHead
 from boxwright.families.rf_detr.message import (
     SIZES,
     RfDetrDecoder,
     RfDetrFeatureExtractor,
     RfDetrLoss,
+    RfDetrMasks,
     RfDetrProjector,
 )
 from boxwright.families.rf_detr.message import (
     RfDetr as RfDetrMessage,
 )
-from boxwright.families.rf_detr.network import RfDetr
+from boxwright.families.rf_detr.network import RfDetr, RfDetrPredictions
 from boxwright.families.rf_detr.weights import describe_weights, foreign_weights
 from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.image_resizer import build_image_resizer
@@ -41,6 +44,8 @@ from boxwright.families.shared.post_processing import build_query_postprocessor
 from boxwright.nn.criteria.set_matching import MatchingCosts
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
+from boxwright.nn.postprocessing.queries import InstancePostprocessor
 from boxwright.nn.preprocessing import IMAGENET, Preprocessor
 from boxwright.types import Categories
 
@@ -57,16 +62,25 @@ def build_rf_detr(config: RfDetrMessage, categories: Categories | None, image_ch
     backbone = WindowedVit(vit, resizer.channels)
     levels = (config.projector or RfDetrProjector()).levels
     network = RfDetr(
-        backbone, Projector(backbone.channels, levels, decoder.depth), QuerySelection(decoder), QueryDecoder(decoder)
+        backbone,
+        Projector(backbone.channels, levels, decoder.depth),
+        QuerySelection(decoder),
+        QueryDecoder(decoder),
+        None if config.masks is None else MaskHead(decoder.depth, decoder.num_layers, config.masks.stride),
     )
     return Detector(
         Preprocessor(resizer, IMAGENET),
         network,
         _criterion(config),
-        build_query_postprocessor(config.post_processing or QueryPostProcessing(), background=_BACKGROUND),
+        _postprocessor(config),
         num_classes=config.num_classes,
         categories=categories,
     )
+
+
+def _postprocessor(config: RfDetrMessage) -> Postprocessor[RfDetrPredictions]:
+    queries = build_query_postprocessor(config.post_processing or QueryPostProcessing(), background=_BACKGROUND)
+    return queries if config.masks is None else InstancePostprocessor(queries)
 
 
 def _vit(config: RfDetrMessage) -> VitLayout:
@@ -118,6 +132,14 @@ def _criterion(config: RfDetrMessage) -> RfDetrCriterion:
         _CLASSIFICATION[loss.classification.name](loss),
         LossWeights(loss.classification_weight, loss.l1_weight, loss.giou_weight),
         background=_BACKGROUND,
+        masks=None if config.masks is None else _mask_criterion(config.masks),
+    )
+
+
+def _mask_criterion(config: RfDetrMasks) -> MaskCriterion:
+    return MaskCriterion(
+        MaskWeights(config.cross_entropy_cost, config.dice_cost),
+        MaskWeights(config.cross_entropy_weight, config.dice_weight),
     )
 
 

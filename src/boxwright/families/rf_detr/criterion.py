@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.families.rf_detr.decoder import QuerySet
+from boxwright.families.rf_detr.mask_criterion import MaskCriterion, read_masks
 from boxwright.families.rf_detr.network import RfDetrPredictions
 from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.nn.criteria.set_matching import (
@@ -104,25 +105,35 @@ class RfDetrCriterion:
 
     Attributes:
         background: Columns before the first class, which no object is of.
+        masks: Compares masks; None for a network without.
     """
 
     costs: MatchingCosts
     classification: ClassificationLoss
     weights: LossWeights
     background: int = 1
+    masks: MaskCriterion | None = None
 
     def __call__(self, predictions: RfDetrPredictions, targets: Targets) -> dict[str, LossTerm]:
         """Return the terms of all sets of outputs together, divided by the matches of all groups."""
         objects = read_objects(targets, predictions.input_size)
         sets = [*predictions.layers, predictions.encoder]
+        groundtruth = None if self.masks is None else read_masks(targets)
+        costs: Sequence[Tensor] = ()
+        if self.masks is not None and groundtruth is not None:
+            costs = self.masks.matching_costs(predictions.masks, groundtruth)
+        matches = self.match(sets, objects, predictions.groups, costs)
         totals = torch.stack(
             [
                 self.totals(outputs, gather_matches(places, objects), objects.counted)
-                for outputs, places in zip(sets, self.match(sets, objects, predictions.groups), strict=True)
+                for outputs, places in zip(sets, matches, strict=True)
             ]
         ).sum(0)
+        names = ["classification", "l1", "giou"]
+        if self.masks is not None:
+            of_masks = self.masks.totals(predictions.masks, matches, groundtruth, objects.weights, predictions.groups)
+            totals, names = torch.cat([totals, of_masks]), [*names, "mask", "dice"]
         count = objects.valid.sum().float() * predictions.groups
-        names = ("classification", "l1", "giou")
         return {f"Loss/{name}_loss": LossTerm(total, count) for name, total in zip(names, totals, strict=True)}
 
     def describe(self, predictions: RfDetrPredictions, targets: Targets) -> Description:
@@ -130,14 +141,24 @@ class RfDetrCriterion:
         del predictions
         return Description({"AvgNumGroundtruthBoxesPerImage": targets.valid.sum(1).float().mean()}, {})
 
-    def match(self, sets: Sequence[QuerySet], objects: BatchObjects, groups: int) -> list[Tensor]:
-        """Return the object of each query of each set, int64 [B, Q], -1 for none; a GPU is waited for once."""
+    def match(
+        self, sets: Sequence[QuerySet], objects: BatchObjects, groups: int, more: Sequence[Tensor] = ()
+    ) -> list[Tensor]:
+        """Return the object of each query of each set, int64 [B, Q], -1 for none; a GPU is waited for once.
+
+        Args:
+            sets: Sets of outputs.
+            objects: The groundtruth.
+            groups: G.
+            more: Further costs of each set, float32 [B, Q, N]; empty for none.
+        """
         labels = objects.labels + self.background
         # Sets of few cells have fewer queries; costs beyond those are the same for all objects, and change no match.
         longest = max(outputs.boxes.shape[1] for outputs in sets) // groups
         costs = []
-        for outputs in sets:
+        for number, outputs in enumerate(sets):
             of_set = self.costs(outputs.logits[None].float(), outputs.boxes[None].float(), labels, objects.boxes)[0]
+            of_set = of_set + more[number] if more else of_set
             of_groups = of_set.unflatten(1, (groups, -1)).transpose(0, 1)
             costs.append(F.pad(of_groups, (0, 0, 0, longest - of_groups.shape[2]), value=_NEVER))
         matches = match(torch.cat(costs), objects.valid).own.unflatten(0, (len(sets), groups))

@@ -1,6 +1,6 @@
 """RF-DETR (Robinson et al., 2025), an extension of Boxwright.
 
-Defaults are those of the published sizes N, S, M and L, and of the earlier BASE.
+Defaults are those of the published sizes N, S, M and L, and of the earlier BASE; sizes SEG are of those with masks.
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,12 @@ class RfDetrSize(Enum):
     M = 2
     L = 3
     BASE = 4
+    SEG_N = 5
+    SEG_S = 6
+    SEG_M = 7
+    SEG_L = 8
+    SEG_XL = 9
+    SEG_2XL = 10
 
 class RfDetrClassification(Enum):
     """The classification loss: RF-DETR's, which knows how well a box fits, or another of its code's."""
@@ -98,6 +104,15 @@ class RfDetrLoss(Message):
     l1_weight: float = number(5.0, "[0, inf)", "Weight of the distance of boxes.")
     giou_weight: float = number(2.0, "[0, inf)", "Weight of 1 - the generalized intersection over union.")
 
+class RfDetrMasks(Message):
+    """Masks of instances, which the queries learn beside boxes (an extension of Boxwright)."""
+
+    stride: int = number(4, "[1, 64]", "Pixels of the input along a side of a mask's cell.")
+    cross_entropy_cost: float = number(5.0, "[0, inf)", "Weight of the cross-entropy of cells in matching.")
+    dice_cost: float = number(5.0, "[0, inf)", "Weight of the dice loss in matching.")
+    cross_entropy_weight: float = number(5.0, "[0, inf)", "Weight of the cross-entropy of cells in the loss.")
+    dice_weight: float = number(5.0, "[0, inf)", "Weight of the dice loss.")
+
 @dataclass(frozen=True)
 class PublishedSize:
     """What a published size has where a message does not say otherwise.
@@ -125,6 +140,12 @@ SIZES = {
     "M": PublishedSize(16, 2, 36, (3, 6, 9, 12), 4, 576),
     "L": PublishedSize(16, 2, 44, (3, 6, 9, 12), 4, 704),
     "BASE": PublishedSize(14, 4, 37, (2, 5, 8, 11), 3, 560),
+    "SEG_N": PublishedSize(12, 1, 26, (3, 6, 9, 12), 4, 312),
+    "SEG_S": PublishedSize(12, 2, 32, (3, 6, 9, 12), 4, 384),
+    "SEG_M": PublishedSize(12, 2, 36, (3, 6, 9, 12), 5, 432),
+    "SEG_L": PublishedSize(12, 2, 42, (3, 6, 9, 12), 5, 504),
+    "SEG_XL": PublishedSize(12, 2, 52, (3, 6, 9, 12), 6, 624),
+    "SEG_2XL": PublishedSize(12, 2, 64, (3, 6, 9, 12), 6, 768),
 }
 
 def _size_problem(model: "RfDetr") -> str:
@@ -143,6 +164,7 @@ class RfDetr(Message):
     feature_extractor: RfDetrFeatureExtractor | None = field(None, "The backbone.")
     projector: RfDetrProjector | None = field(None, "From the backbone's maps to those that queries read.")
     decoder: RfDetrDecoder | None = field(None, "From cells of the maps to queries, and from these to detections.")
+    masks: RfDetrMasks | None = field(None, "Masks of instances; without it, boxes alone.")
     matcher: QueryMatcher | None = field(None, "The cost of matching queries with objects.")
     loss: RfDetrLoss | None = field(None, "The losses.")
     post_processing: QueryPostProcessing | None = field(None, "Which of the outputs are detections.")

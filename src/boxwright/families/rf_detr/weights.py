@@ -53,6 +53,7 @@ _POSITIONS, _PATCHES = (
     f"{_ENCODER}embeddings.position_embeddings",
     f"{_ENCODER}embeddings.patch_embeddings.projection.weight",
 )
+_MASKS = "segmentation_head.bias"
 _CLASSES, _QUERIES, _LAYER = "class_embed.bias", "refpoint_embed.weight", "transformer.decoder.layers.{}.norm1.weight"
 _GROUP = "transformer.enc_out_class_embed.{}.bias"
 # COCO's ids of 0 to 90, of which 0 is of no class.
@@ -157,7 +158,8 @@ def _count(tensors: Mapping[str, Tensor], name: str) -> int:
 
 
 _WIDTH = 384
-# What tells a size apart in a file: its patch, the side of the stored grid and the layers of the decoder.
+# What tells a size apart in a file: its patch, the side of the stored grid and the layers of the decoder. Those with
+# masks have patches of 12.
 _NAMES_OF_SIZES = {(size.patch, size.grid, size.layers): name for name, size in SIZES.items()}
 
 
@@ -178,13 +180,11 @@ def describe_weights(
         return None
     patch, layers = tensors[_PATCHES].shape[-1], _count(tensors, _LAYER)
     grid = round((tensors[_POSITIONS].shape[1] - 1) ** 0.5)
-    if "segmentation_head.bias" in tensors:
-        raise CheckpointError(f"{shown(path)}: of an RF-DETR that segments instances, which is not supported")
     size = _NAMES_OF_SIZES.get((patch, grid, layers))
     if size is None or tensors[_PATCHES].shape[0] != _WIDTH:
         raise CheckpointError(
             f"{shown(path)}: of an RF-DETR of patches of {patch}, {grid} × {grid} positions and {layers} layers, which "
-            "is none of the sizes N, S, M, L and BASE; pass the configuration"
+            f"is none of the sizes {', '.join(SIZES)}; pass the configuration"
         )
     side = SIZES[size].side
     rows, groups = len(tensors[_CLASSES]), _count(tensors, _GROUP)
@@ -193,5 +193,6 @@ def describe_weights(
       num_classes: {rows - 1}
       size: {size}
       image_resizer {{ fixed_shape_resizer {{ height: {side} width: {side} resize_method: BILINEAR_ANTIALIASED }} }}
-      decoder {{ num_queries: {queries} num_groups: {groups} }}"""
+      decoder {{ num_queries: {queries} num_groups: {groups} }}
+      {f"masks {{}} post_processing {{ max_total_detections: {queries} }}" if _MASKS in tensors else ""}"""
     return parse_message(text, RfDetr, file=str(path)), _classes(rows, facts.class_names)

@@ -1,7 +1,8 @@
 """Instance masks of detected objects pasted into the image, dense or as COCO's run lengths, on arrays.
 
 Run lengths are alternating runs of 0 and 1 in column order, packed into text. The centers of a mask's corner cells lie
-on its box's corners, as in TF's `reframe_box_masks`.
+on its box's corners, as in TF's `reframe_box_masks`; or its cells fill its mask box, and between their centers log-odds
+are interpolated, as the networks do that predict such masks.
 
 Dimensions: D objects, H W image, h w mask within its box, or window.
 """
@@ -76,9 +77,9 @@ def whole_masks(objects: Detections[Array], threshold: float = 0.5) -> NDArray[n
         uint8 [D, H, W] of 0 and 1.
     """
     whole = np.zeros((len(objects), *objects.image_size), np.uint8)
-    for into, (rows, columns, values) in zip(whole, _windows(objects), strict=True):
-        height, width = values.shape
-        into[rows.first : rows.first + height, columns.first : columns.first + width] = values > threshold
+    for into, (top, left, inside) in zip(whole, _windows(objects, threshold), strict=True):
+        height, width = inside.shape
+        into[top : top + height, left : left + width] = inside
     return whole
 
 
@@ -92,20 +93,81 @@ def mask_run_lengths(objects: Detections[Array], threshold: float = 0.5) -> Iter
     Yields:
         `{"size": [H, W], "counts": text}`, as pycocotools reads it.
     """
-    for rows, columns, values in _windows(objects):
-        inside = (values > threshold).astype(np.uint8)
-        yield encode_window(inside, rows.first, columns.first, objects.image_size)
+    for top, left, inside in _windows(objects, threshold):
+        yield encode_window(inside, top, left, objects.image_size)
 
 
-def _windows(objects: Detections[Array]) -> Iterator[tuple[_Axis, _Axis, Floats]]:
+def _windows(objects: Detections[Array], threshold: float) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
+    """Yield a window of the image for each object, beyond which its mask is 0: first row and column, and the mask."""
     if objects.masks is None:
-        raise ValueError("these detections have no masks; a detector with number_of_stages: 3 predicts them")
+        raise ValueError("these detections have no masks, as their detector predicts none")
     height, width = objects.image_size
+    if objects.mask_boxes is not None:
+        for mask, box in zip(objects.masks, objects.mask_boxes, strict=True):
+            yield _covered(mask, box, threshold, objects.image_size)
+        return
     boxes = objects.boxes / np.array([width, height, width, height], np.float32)
     for mask, box in zip(objects.masks, boxes, strict=True):
         rows = _axis(box[1], box[3], mask.shape[0], height)
         columns = _axis(box[0], box[2], mask.shape[1], width)
-        yield rows, columns, rows.weights @ mask @ columns.weights.T
+        values = rows.weights @ mask @ columns.weights.T
+        yield rows.first, columns.first, (values > threshold).astype(np.uint8)
+
+
+def _covered(mask: Floats, box: Floats, threshold: float, size: tuple[int, int]) -> tuple[int, int, NDArray[np.uint8]]:
+    """Return the window of an object whose mask's cells fill its mask box."""
+    above = mask > threshold
+    if not above.any():
+        return 0, 0, np.zeros((0, 0), np.uint8)
+    # No pixel is above the threshold whose nearest cells are not; with those around it, the window's cells are few.
+    axes = []
+    for side in (0, 1):
+        held, extent = np.flatnonzero(above.any(axis=1 - side)), above.shape[side]
+        cells = (max(int(held[0]) - 1, 0), min(int(held[-1]) + 1, extent - 1))
+        axes.append((cells, _cell_axis(box[1 - side], box[3 - side], extent, size[side], cells)))
+    ((top, bottom), rows), ((left, right), columns) = axes
+    values = rows.weights @ _log_odds(mask[top : bottom + 1, left : right + 1]) @ columns.weights.T
+    return rows.first, columns.first, (values > _log_odds(np.float32(threshold))).astype(np.uint8)
+
+
+# Beside 0 and 1, whose odds are infinite: the nearest numbers that float32 has.
+_LEAST, _MOST = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
+
+
+def _log_odds(shares: Any) -> Any:
+    held = np.clip(shares, _LEAST, _MOST)
+    return np.log(held) - np.log1p(-held)
+
+
+def _cell_axis(start: Any, end: Any, extent: int, count: int, cells: tuple[int, int]) -> _Axis:
+    """Return the weights of some of a mask's rows in the image's rows that they alone decide.
+
+    Args:
+        start: Where in the image the mask begins, in pixels.
+        end: Where it ends.
+        extent: Rows of the mask.
+        count: Rows of the image.
+        cells: The first and the last of the mask's rows.
+    """
+    scale = np.float32(extent) / np.maximum(end - start, _LEAST_SIDE)
+    pixels = np.arange(count, dtype=np.float32) + np.float32(0.5)
+    inside = (pixels >= start) & (pixels < end)
+    # Half a cell at the mask's border has no other beyond, and takes the border's.
+    positions = np.clip((pixels - start) * scale - np.float32(0.5), 0, np.float32(extent - 1))
+    inside &= (positions >= cells[0]) & (positions <= cells[1])
+    first, reached = int(inside.argmax()), positions[inside] - np.float32(cells[0])
+    return _Axis(first, _between(reached, cells[1] - cells[0] + 1))
+
+
+def _between(positions: Floats, extent: int) -> Floats:
+    """Return the weights [n, extent] of rows for positions [n] between them."""
+    below = np.floor(positions)
+    share, rows = positions - below, np.arange(len(positions))
+    weights = np.zeros((len(positions), extent), np.float32)
+    np.add.at(weights, (rows, below.astype(np.int64)), 1 - share)
+    above = below + 1 <= extent - 1
+    np.add.at(weights, (rows[above], below[above].astype(np.int64) + 1), share[above])
+    return weights
 
 
 def _axis(start: Any, end: Any, extent: int, count: int) -> _Axis:
@@ -120,10 +182,4 @@ def _axis(start: Any, end: Any, extent: int, count: int) -> _Axis:
         positions = low * last + np.arange(count, dtype=np.float32) * step
     inside = (positions >= 0) & (positions <= last)
     first, reached = int(inside.argmax()), positions[inside].astype(np.float32)
-    below = np.floor(reached)
-    share, rows = reached - below, np.arange(len(reached))
-    weights = np.zeros((len(reached), extent), np.float32)
-    np.add.at(weights, (rows, below.astype(np.int64)), 1 - share)
-    above = below + 1 <= last
-    np.add.at(weights, (rows[above], below[above].astype(np.int64) + 1), share[above])
-    return _Axis(first, weights)
+    return _Axis(first, _between(reached, extent))

@@ -376,6 +376,27 @@ def mask_targets(
     return (picked * weights).sum((-2, -1)).view(*match.shape, *size)
 
 
+def masks_at(masks: InstanceMasks, objects: Tensor, points: Tensor) -> Tensor:
+    """Return which points lie in their object's mask, float32 [B, R, P] of 0 and 1.
+
+    Args:
+        masks: The groundtruth's, in the frame of the network's input.
+        objects: int64 [B, R]; of each image.
+        points: float [B, R, P, 2], or [B, 1, P, 2] for those of all objects; x and y in 0..1 of the input.
+    """
+    windows = masks.windows.gather(1, objects[..., None].expand(-1, -1, 4))
+    top, left, height, width = (side[..., None] for side in windows.unbind(-1))
+    sides = constants([masks.size[1], masks.size[0]], points.device)
+    columns, rows = (points * sides).long().unbind(-1)
+    row, column = rows - top, columns - left
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    if not len(masks.values):
+        return inside.float()
+    # Outside of the window the place is arbitrary.
+    places = masks.starts.gather(1, objects)[..., None] + row * width + column
+    return (masks.values[places.clamp(0, len(masks.values) - 1)] * inside).float()
+
+
 def whole_masks(masks: InstanceMasks, size: tuple[int, int]) -> Tensor:
     """Return every mask of a batch in a frame at least as large as the input's, float32 [B, G, H, W] of 0 and 1."""
     batch, count = masks.starts.shape

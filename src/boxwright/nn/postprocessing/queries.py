@@ -1,6 +1,6 @@
 """The postprocessor of queries that detect an object each: the best pairs of query and class, without suppression.
 
-Dimensions: B batch, Q queries, K classes, D detections (padded).
+Dimensions: B batch, Q queries, K classes, D detections (padded), h w mask.
 """
 
 from __future__ import annotations
@@ -93,3 +93,35 @@ class QueryPostprocessor:
             valid,
             multiclass_scores=of_anchors(raw.scores, queries),
         )
+
+
+class InstancePredictions(QueryPredictions, Protocol):
+    """Predictions whose queries have a mask each, too."""
+
+    def mask_logits(self, queries: Tensor) -> Tensor:
+        """Return the masks [B, D, h, w] of queries, int64 [B, D], each of the whole input."""
+        ...
+
+
+@dataclass(frozen=True)
+class InstancePostprocessor:
+    """Turn predictions into detections with masks, which no box cuts off.
+
+    Attributes:
+        queries: Returns the detections without masks.
+    """
+
+    queries: QueryPostprocessor
+
+    def decode(self, predictions: InstancePredictions) -> RawDetections:
+        """Return boxes and scores of all queries."""
+        return self.queries.decode(predictions)
+
+    @torch.no_grad()
+    def select(self, predictions: InstancePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+        """Return the best pairs of query and class, with the masks of their queries; a mask covers the whole input."""
+        detections = self.queries.select(predictions, raw, true_sizes)
+        height, width = predictions.input_size
+        covered = constants([0, 0, width, height], raw.boxes.device).expand_as(detections.boxes)
+        masks = predictions.mask_logits(detections.anchors).float().sigmoid()
+        return replace(detections, masks=masks, mask_boxes=covered)

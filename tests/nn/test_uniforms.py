@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from boxwright.families.d_fine.network import uniforms
+from boxwright.nn.uniforms import uniforms
 
 
 def test_the_same_key_gives_the_same_numbers_in_any_batch() -> None:
