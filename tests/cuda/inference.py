@@ -1,7 +1,9 @@
-"""Looking at pictures on a fake GPU: from images to detections and the losses of an evaluation."""
+"""Detection on a fake GPU: from images to detections and the losses of an evaluation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import torch
@@ -11,9 +13,12 @@ from boxwright.config.load import parse_message
 from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation.build import EvaluationPlan, build_evaluation
 from boxwright.evaluation.network import detect_with_losses
+from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.types import Detections
+from tests.cuda.fake import fake_cuda, to_fake
 from tests.cuda.families import FakeRun
+from tests.cuda.ledger import OperationRecorder
 
 
 def _plan() -> EvaluationPlan:
@@ -27,3 +32,14 @@ def look(run: FakeRun) -> list[Detections[Tensor]]:
     run.detector.eval()
     with mock.patch.object(Detections, "arrays", lambda found: found), torch.no_grad():
         return [one for one, _ in detect_with_losses(run.detector, _plan(), [dataset[0], dataset[1]], 0)]
+
+
+@contextmanager
+def optimized_on_fake_gpu(detector: Detector, dtype: torch.dtype = torch.float32) -> Iterator[OperationRecorder]:
+    """Put a detector on a fake GPU, optimized as `predict` does: folding compares values, which fake tensors lack."""
+    with mock.patch("boxwright.nn.detector.replace_by_winograd"):  # which is for CPUs
+        detector.optimize(dtype=dtype)
+    with fake_cuda() as recorder:
+        to_fake(detector, recorder.mode)
+        recorder.clear()
+        yield recorder

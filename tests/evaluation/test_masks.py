@@ -154,7 +154,7 @@ class FindsTruth:
 
     def train(self, mode: bool = True) -> None: ...
 
-    def detect_runs(self, images: Any, losses: Any, scale: Any = None, context: Any = None) -> Any:
+    def detect_with_losses(self, images: Any, losses: Any, scale: Any = None, context: Any = None) -> Any:
         for image in images:
             sample = self.dataset[self.next]
             self.next += 1
@@ -166,7 +166,7 @@ class FindsTruth:
                 self.dataset.categories,
                 masks=within_boxes(sample),
             )
-            yield [found], {}
+            yield found, {}
 
 
 def test_keypoints_are_drawn() -> None:

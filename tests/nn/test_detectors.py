@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from boxwright.nn.batch_norm import BatchNorm2d
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.layers import Conv2d, ConvSettings, KernelRule, make_conv
 from boxwright.nn.necks.bifpn import COMBINERS, BiFpn
+from boxwright.nn.preprocessing import PadToMultipleResizer
 from boxwright.pipeline import messages as m
 from boxwright.types import Targets
 from tests.conftest import SMALL_MODEL
@@ -111,6 +114,22 @@ def test_detect_does_not_depend_on_the_batch() -> None:
     images = [np.random.default_rng(i).integers(0, 255, (40 + i, 50, 3), np.uint8) for i in range(3)]
     together, apart = detector.detect(images), [detector.detect([image])[0] for image in images]
     for one, other in zip(together, apart, strict=True):
+        torch.testing.assert_close(one.scores, other.scores)
+        torch.testing.assert_close(one.boxes, other.boxes)
+
+
+def test_images_of_one_size_share_a_batch_wherever_they_are() -> None:
+    detector = bw.build_detector(config("ssd_mobilenet_v2_keras"))
+    detector.preprocessor = detector.preprocessor.with_resizer(PadToMultipleResizer(64))
+    sizes = [(64, 64), (128, 64), (60, 50), (64, 64), (128, 64)]
+    images = [np.random.default_rng(n).integers(0, 255, (*size, 3), np.uint8) for n, size in enumerate(sizes)]
+    apart = [detector.detect([image])[0] for image in images]
+    with mock.patch.object(detector, "predict", wraps=detector.predict) as predict:
+        together = detector.detect(images)
+    # Of three sizes of images two are of one size after padding.
+    assert [len(call.args[0]) for call in predict.call_args_list] == [3, 2]
+    for one, other in zip(together, apart, strict=True):
+        assert one.image_size == other.image_size
         torch.testing.assert_close(one.scores, other.scores)
         torch.testing.assert_close(one.boxes, other.boxes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -50,17 +50,17 @@ def detect_with_losses(
 ) -> Iterator[tuple[Detections[Array], dict[str, float]]]:
     """Yield the detections in each sample, and the losses of its batch."""
 
-    def targets(sizes: Tensor, start: int) -> Targets:
-        return _targets(detector, samples[start : start + len(sizes)], sizes)
+    def targets(indices: Sequence[int], sizes: Tensor) -> Targets:
+        return _targets(detector, [samples[index] for index in indices], sizes)
 
-    def compute(predictions: Any, wanted: Targets, start: int) -> dict[str, Tensor]:
-        return _losses(detector, predictions, wanted, plan, seed=seed + start)
+    def compute(predictions: Any, wanted: Targets, indices: Sequence[int]) -> dict[str, Tensor]:
+        return _losses(detector, predictions, wanted, plan, seed=seed + indices[0])
 
     losses, context = EvaluationLosses(targets, compute) if plan.losses else None, stack_context(samples)
-    for batch, values in detector.detect_runs([sample.image for sample in samples], losses, "pixels", context):
+    images = [sample.image for sample in samples]
+    for detections, values in detector.detect_with_losses(images, losses, "pixels", context):
         total = {TOTAL: sum(values.values())} if values else {}
-        for detections in batch:
-            yield detections.arrays(), values | total
+        yield detections.arrays(), values | total
 
 
 def _targets(detector: Detector | MultiScaleDetector, samples: list[Sample], sizes: Tensor) -> Targets:

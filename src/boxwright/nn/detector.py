@@ -5,7 +5,7 @@ Dimensions: B batch, H W image, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -33,15 +33,19 @@ _TRIAL_SIZE = (256, 256)
 
 @dataclass(frozen=True)
 class EvaluationLosses:
-    """The losses to compute for a run of images, and the groundtruth that they take.
+    """The losses to compute for images that share a batch, and the groundtruth that they take.
 
     Attributes:
-        targets: Returns the groundtruth, given the true sizes (int64 [B, 2], on the CPU) and the index of the first.
-        compute: Returns losses by name, given the raw predictions, the groundtruth and that index.
+        targets: Returns the groundtruth, given the images' indices and true sizes (int64 [B, 2], on the CPU).
+        compute: Returns losses by name, given the raw predictions, the groundtruth and those indices.
     """
 
-    targets: Callable[[Tensor, int], Targets]
-    compute: Callable[[Any, Targets, int], dict[str, Tensor]]
+    targets: Callable[[Sequence[int], Tensor], Targets]
+    compute: Callable[[Any, Targets, Sequence[int]], dict[str, Tensor]]
+
+
+# The detections in an image, and the losses of the batch that it was in; empty if none were asked for.
+DetectionsAndLosses = tuple[Detections[Tensor], dict[str, float]]
 
 
 class Detector(nn.Module):
@@ -212,83 +216,86 @@ class Detector(nn.Module):
         """
         # An optimized detector cannot be trained; reading the modes of its modules takes a millisecond.
         with nullcontext() if self.optimized else evaluation_mode(self):
-            return [
-                detections
-                for batch_detections, _ in self.detect_runs(images, scale=scale, context=context)
-                for detections in batch_detections
-            ]
+            return [detections for detections, _ in self.detect_with_losses(images, scale=scale, context=context)]
 
     @torch.no_grad()
-    def detect_runs(
+    def detect_with_losses(
         self,
         images: Images,
         losses: EvaluationLosses | None = None,
         scale: Scale = "guess",
         context: ContextFeatures | None = None,
-    ) -> Iterator[tuple[list[Detections[Tensor]], dict[str, float]]]:
-        """Detect, run by run, in the network's current mode.
+    ) -> list[DetectionsAndLosses]:
+        """Return the detections in each image, with the losses of its batch, in the network's current mode.
 
         If memory is too small for all images, they are processed in halves, with a log line; later calls start with the
-        number that fit. A GPU is synchronized once per run.
+        number that fit. A GPU is synchronized once for each size of the network's input.
 
         Args:
             images: As for `detect`.
-            losses: Computed and yielded with the detections; the network is given their groundtruth too, as some losses
-                compare what is predicted for it.
+            losses: Computed beside the detections; the network is given their groundtruth too, as some losses compare
+                what is predicted for it.
             scale: As for `detect`.
             context: As for `detect`.
-
-        Yields:
-            For each run of images of the same size after resizing: their detections, and the losses, empty if none
-            were asked for.
         """
         tensors = image_tensors(images, scale, self.image_channels, self.white_level)
 
-        def look(start: int, stop: int) -> list[tuple[list[Detections[Tensor]], dict[str, float]]]:
-            part = None if context is None else context.rows(start, stop)
-            return list(self._look(tensors[start:stop], losses, start, part))
+        def look(start: int, stop: int) -> list[DetectionsAndLosses]:
+            return self._detect_together(tensors, range(start, stop), losses, context)
 
-        for most, results in in_halves(look, len(tensors), self._at_once):
+        results: list[DetectionsAndLosses] = []
+        for most, some in in_halves(look, len(tensors), self._at_once):
             if most < len(tensors):
                 self._at_once = most
-            yield from results
+            results += some
+        return results
 
-    def _look(
-        self, images: list[Tensor], losses: EvaluationLosses | None, number: int, context: ContextFeatures | None
-    ) -> Iterator[tuple[list[Detections[Tensor]], dict[str, float]]]:
-        """Yield as `detect_runs` for images [H, W, 3]; `number` is the index of the first."""
-        # Twice: images of one size are resized together, and inputs of one size after that share a pass.
-        groups = _runs([(*image.shape, image.dtype, image.device) for image in images])
-        inputs = [self.preprocessor.to_inputs(_joined([image[None] for image in images[a:b]])) for a, b in groups]
-        for first, last in _runs([pixels.shape[1:] for pixels, _ in inputs]):
-            start, stop = groups[first][0], groups[last - 1][1]
-            pixels, sizes = (_joined(list(part)) for part in zip(*inputs[first:last], strict=True))
+    def _detect_together(
+        self,
+        images: list[Tensor],
+        indices: Sequence[int],
+        losses: EvaluationLosses | None,
+        context: ContextFeatures | None,
+    ) -> list[DetectionsAndLosses]:
+        """Return what `detect_with_losses` does for those of the images [H, W, 3] that are chosen, in their order."""
+        results: dict[int, DetectionsAndLosses] = {}
+        for batch, pixels, sizes in self._batches(images, indices):
             sizes_on_device = without_wait(sizes, pixels.device)
-            targets = None if losses is None else losses.targets(sizes, number + start)
-            part = None if context is None else context.rows(start, stop).to(pixels.device)
+            targets = None if losses is None else losses.targets(batch, sizes)
+            part = None if context is None else context.at(batch).to(pixels.device)
             predictions = self.predict(pixels, sizes_on_device, targets, part)
-            terms = {} if losses is None or targets is None else losses.compute(predictions, targets, number + start)
+            terms = {} if losses is None or targets is None else losses.compute(predictions, targets, batch)
             batch_detections, values = compute_detections_on_cpu(
                 self.postprocessor, predictions, sizes_on_device, self.categories, list(terms.values())
             )
-            yield (
-                [
-                    _to_image(detections, image)
-                    for detections, image in zip(batch_detections, images[start:stop], strict=True)
-                ],
-                {name: float(value) for name, value in zip(terms, values, strict=True)},
-            )
+            named = {name: float(value) for name, value in zip(terms, values, strict=True)}
+            for index, detections in zip(batch, batch_detections, strict=True):
+                results[index] = _to_image(detections, images[index]), named
+        return [results[index] for index in indices]
+
+    def _batches(self, images: list[Tensor], indices: Sequence[int]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """Yield the batches of images: their indices, inputs, and true sizes on the CPU.
+
+        Images of one size are resized together, wherever they are, and inputs of one size after that share a batch.
+        """
+        same_size = _grouped(indices, lambda index: (images[index].shape, images[index].dtype, images[index].device))
+        inputs = [self.preprocessor.to_inputs(_joined([images[i][None] for i in group])) for group in same_size]
+        for numbers in _grouped(range(len(inputs)), lambda number: inputs[number][0].shape[1:]):
+            pixels, sizes = zip(*(inputs[number] for number in numbers), strict=True)
+            yield [index for number in numbers for index in same_size[number]], _joined(pixels), _joined(sizes)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _joined(parts: Sequence[Tensor]) -> Tensor:
     """Return the concatenated parts of a batch."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
 
 
-def _runs(shapes: Sequence[object]) -> list[tuple[int, int]]:
-    """Return the (start, stop) of each run of equal neighbors."""
-    starts = [i for i in range(len(shapes)) if i == 0 or shapes[i] != shapes[i - 1]]
-    return list(zip(starts, [*starts[1:], len(shapes)], strict=True)) if shapes else []
+def _grouped(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
+    """Return numbers with equal keys together, each group in order, by their first."""
+    groups: dict[Hashable, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(key(number), []).append(number)
+    return list(groups.values())
 
 
 def _to_image(detections: Detections[Tensor], image: Tensor) -> Detections[Tensor]:

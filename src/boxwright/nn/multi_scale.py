@@ -15,7 +15,7 @@ from torch import Tensor
 
 from boxwright.base.errors import ConfigError
 from boxwright.nn.criteria.criterion import Criterion
-from boxwright.nn.detector import Detector, EvaluationLosses
+from boxwright.nn.detector import DetectionsAndLosses, Detector, EvaluationLosses
 from boxwright.nn.network import Network
 from boxwright.nn.ops.boxes import box_area, clip_boxes
 from boxwright.nn.postprocessing.nms import Nms, SoftVoting, Voting
@@ -233,21 +233,18 @@ class MultiScaleDetector:
         """Return one result per image, in its pixels, without anchors and scores of other classes."""
         return self._merged(self._tensors(images, scale), context)
 
-    def detect_runs(
+    def detect_with_losses(
         self,
         images: Images,
         losses: EvaluationLosses | None = None,
         scale: Scale = "guess",
         context: ContextFeatures | None = None,
-    ) -> Iterator[tuple[list[Detections[Tensor]], dict[str, float]]]:
-        """Yield as `Detector.detect_runs`; `losses` are of the predictions of the unscaled image."""
+    ) -> list[DetectionsAndLosses]:
+        """Return as `Detector.detect_with_losses`; `losses` are of the predictions of the unscaled image."""
         tensors = self._tensors(images, scale)
-        start = 0
-        for batch_detections, terms in self.detector.detect_runs(tensors, losses, "pixels", context):
-            stop = start + len(batch_detections)
-            part = None if context is None else context.rows(start, stop)
-            yield self._merged(tensors[start:stop], part), terms
-            start = stop
+        unscaled = self.detector.detect_with_losses(tensors, losses, "pixels", context)
+        merged = self._merged(tensors, context)
+        return [(detections, terms) for detections, (_, terms) in zip(merged, unscaled, strict=True)]
 
     def _tensors(self, images: Images, scale: Scale) -> list[Tensor]:
         """Return images as tensors [C, H, W] in 0..255."""
@@ -256,7 +253,7 @@ class MultiScaleDetector:
         return [image.permute(2, 0, 1) for image in tensors]
 
     def _merged(self, images: list[Tensor], context: ContextFeatures | None) -> list[Detections[Tensor]]:
-        contexts = [None if context is None else context.rows(i, i + 1) for i in range(len(images))]
+        contexts = [None if context is None else context.at([i]) for i in range(len(images))]
         return [
             _merge([self._detect_view(view, own) for view in self.rules.views(image)], image, self.rules)
             for image, own in zip(images, contexts, strict=True)

@@ -44,18 +44,25 @@ class Resize(Protocol):
     """An interpolation."""
 
     def __call__(self, image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
-        """Return an image [H, W, C] resized to [height, width, C]."""
+        """Return an image, or several, [..., H, W, C] resized to [..., height, width, C]."""
         ...
 
 
 class ImageResizer:
-    """Brings an image to the network's input size."""
+    """Brings an image, or several of one size, to the network's input size."""
 
     convert_to_grayscale: bool = False
     image_channels: int = 3
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return an image resized and padded to float32 [H', W', C], and its (height, width) without padding."""
+        """Return an image resized and padded, and its (height, width) without padding.
+
+        Args:
+            image: [..., H, W, C]; several of one size at once take as many operations as one.
+
+        Returns:
+            float32 [..., H', W', C], and the size.
+        """
         raise NotImplementedError
 
     @property
@@ -75,14 +82,14 @@ class ImageResizer:
 
 
 def to_grayscale(image: Tensor) -> Tensor:
-    """Return RGB float [H, W, 3] as gray [H, W, 1], as `tf.image.rgb_to_grayscale`."""
+    """Return RGB float [..., H, W, 3] as gray [..., H, W, 1], as `tf.image.rgb_to_grayscale`."""
     weights = constants(GRAY_WEIGHTS, image.device, image.dtype)
     return (image * weights).sum(-1, keepdim=True)
 
 
 def _resized(resize: Resize, image: Tensor, size: tuple[int, int]) -> Tensor:
     """Return an image resized to float32; one that already has the size is not resampled."""
-    return image.float() if image.shape[:2] == size else resize(image, *size).float()
+    return image.float() if image.shape[-3:-1] == size else resize(image, *size).float()
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ class FixedShapeResizer(ImageResizer):
         return self.height, self.width
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return float32 [height, width, C or 1], and (height, width)."""
+        """Return float32 [..., height, width, C or 1], and (height, width)."""
         resized = _resized(self.resize, image, (self.height, self.width))
         return (to_grayscale(resized) if self.convert_to_grayscale else resized), (self.height, self.width)
 
@@ -126,7 +133,7 @@ class ResizedAfterwards(ImageResizer):
         return self.height, self.width
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return float32 [height, width, C or 1], and (height, width)."""
+        """Return float32 [..., height, width, C or 1], and (height, width)."""
         return self.resize(self.first(image)[0], self.height, self.width), (self.height, self.width)
 
 
@@ -173,20 +180,20 @@ class KeepAspectRatioResizer(ImageResizer):
         return max(int(larger[0]), 1), max(int(larger[1]), 1)
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return float32 [H', W', C or 1], and the (height, width) of the image in it."""
-        size = self.new_size(image.shape[0], image.shape[1])
+        """Return float32 [..., H', W', C or 1], and the (height, width) of the image in it."""
+        size = self.new_size(*image.shape[-3:-1])
         resized = _resized(self.resize, image, size)
         if self.pad_to_max_dimension:
             resized = self._pad(resized)
         return (to_grayscale(resized) if self.convert_to_grayscale else resized), size
 
     def _pad(self, image: Tensor) -> Tensor:
-        channels = image.shape[2]
+        *batch, height, width, channels = image.shape
         color = self.per_channel_pad_value or (0.0,) * channels
         padded = constants(color, image.device, image.dtype)
         # Before any scaling of pixels; `Preprocessor` decides whether the color is scaled too.
-        padded = padded.repeat(self.max_dimension, self.max_dimension, 1)
-        padded[: image.shape[0], : image.shape[1]] = image
+        padded = padded.repeat(*batch, self.max_dimension, self.max_dimension, 1)
+        padded[..., :height, :width, :] = image
         return padded
 
 
@@ -197,8 +204,8 @@ class IdentityResizer(ImageResizer):
     image_channels: int = 3
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return float32 [H, W, C], and (H, W)."""
-        return image.float(), (image.shape[0], image.shape[1])
+        """Return float32 [..., H, W, C], and (H, W)."""
+        return image.float(), (image.shape[-3], image.shape[-2])
 
 
 @dataclass(frozen=True)
@@ -219,13 +226,13 @@ class ConditionalShapeResizer(ImageResizer):
     image_channels: int = 3
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return float32 [H', W', C or 1], and (H', W')."""
-        sides = np.array(image.shape[:2], np.float32)
+        """Return float32 [..., H', W', C or 1], and (H', W')."""
+        sides = np.array(image.shape[-3:-1], np.float32)
         side = sides.max() if self.shrink else sides.min()
         if side > self.threshold if self.shrink else side < self.threshold:
             height, width = (max(int(v), 1) for v in sides * (np.float32(self.threshold) / side))
             image = self.resize(image, height, width, align_corners=True)
-        size = (image.shape[0], image.shape[1])
+        size = (image.shape[-3], image.shape[-2])
         return (to_grayscale(image.float()) if self.convert_to_grayscale else image.float()), size
 
 
@@ -238,8 +245,8 @@ class PadToMultipleResizer(ImageResizer):
     image_channels: int = 3
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return float32 [H', W', C or 1], and (H, W)."""
-        height, width = image.shape[:2]
+        """Return float32 [..., H', W', C or 1], and (H, W)."""
+        height, width = image.shape[-3:-1]
         below, right = -height % self.multiple, -width % self.multiple
         padded = torch.nn.functional.pad(image.float(), (0, 0, 0, right, 0, below))
         return (to_grayscale(padded) if self.convert_to_grayscale else padded), (height, width)
@@ -430,9 +437,11 @@ class Preprocessor(nn.Module):
 
     def to_inputs(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return as `forward`, with the sizes on the CPU."""
-        resized = [self.resizer(image) for image in without_wait(images, self.scale.device)]
-        pixels = resized[0][0][None] if len(resized) == 1 else torch.stack([image for image, _ in resized])
-        sizes = torch.tensor([size for _, size in resized], dtype=torch.int64)
+        on_device = without_wait(images, self.scale.device)
+        # A GPU is told once for all; one image at a time stays in a CPU's caches.
+        parts = [self.resizer(part) for part in ([on_device] if on_device.is_cuda else on_device.split(1))]
+        pixels = parts[0][0] if len(parts) == 1 else torch.cat([part for part, _ in parts])
+        sizes = torch.tensor([parts[0][1]] * len(images), dtype=torch.int64)
         return self.normalize(pixels.permute(0, 3, 1, 2), without_wait(sizes, pixels.device)), sizes
 
     def normalize(self, pixels: Tensor, true_sizes: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Dimensions: B batch, H W image, D detections (padded).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class ExportedDetector:
         return self.metadata.num_classes
 
     def detect(self, images: Images) -> list[Detections[Array]]:
-        """Detect objects in images of any sizes; consecutive images of one size share a batch.
+        """Detect objects in images of any sizes; images of one size share a batch.
 
         Args:
             images: Arrays [H, W, 3] in RGB, or with one channel, or PIL images, whose EXIF orientation is applied; of a
@@ -62,7 +62,14 @@ class ExportedDetector:
         """
         channels, white = self.metadata.image_channels, self.metadata.white_level
         pictures = [_picture(image, f"image {number}", channels, white) for number, image in enumerate(images)]
-        return [detections for run in _runs(pictures) for detections in self._detect_batch(np.stack(run))]
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for index, picture in enumerate(pictures):
+            groups.setdefault(picture.shape, []).append(index)
+        detections: dict[int, Detections[Array]] = {}
+        for indices in groups.values():
+            batch = np.stack([pictures[index] for index in indices])
+            detections |= zip(indices, self._detect_batch(batch), strict=True)
+        return [detections[index] for index in range(len(pictures))]
 
     def detect_encoded(self, files: Sequence[bytes]) -> list[Detections[Array]]:
         """Detect objects in the bytes of image files (JPEG, PNG, BMP, GIF, WebP, TIFF); otherwise as `detect`."""
@@ -146,14 +153,3 @@ def _picture(image: Any, where: str, channels: int, white: float) -> NDArray[np.
         return np.ascontiguousarray(array)
     check_scale([ValueRange.measure(array)], white)
     return np.ascontiguousarray(to_levels(array, white, where))
-
-
-def _runs(pictures: list[NDArray[np.uint8]]) -> Iterator[list[NDArray[np.uint8]]]:
-    run: list[NDArray[np.uint8]] = []
-    for picture in pictures:
-        if run and run[0].shape != picture.shape:
-            yield run
-            run = []
-        run.append(picture)
-    if run:
-        yield run

@@ -63,6 +63,11 @@ class ContextFeatures:
         """Return the context of images `start` to `stop`, excluded."""
         return ContextFeatures(self.features[start:stop], self.counts[start:stop])
 
+    def at(self, indices: Sequence[int]) -> ContextFeatures:
+        """Return the context of some images, in their order."""
+        chosen = list(indices)
+        return ContextFeatures(self.features[chosen], self.counts[chosen])
+
     def to(self, device: torch.device | str) -> ContextFeatures:
         """Return the context on a device."""
         return ContextFeatures(self.features.to(device, non_blocking=True), self.counts.to(device, non_blocking=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import SHAPES, ShapesDataset
 from boxwright.evaluation.build import build_evaluation
-from boxwright.nn.detector import Detector
+from boxwright.nn.detector import DetectionsAndLosses, Detector
 from boxwright.pipeline import Pipeline
-from boxwright.types import Detections
 from tests.evaluation.evaluate import evaluate_on_dataset
 
 CONFIG = """
@@ -65,13 +62,13 @@ def with_filled_boxes(detector: Detector) -> Detector:
     """Return the same detector, but each mask is its whole box."""
     changed = copy.copy(detector)
 
-    def detect_runs(
-        images: Any, judge: Any, context: Any = None
-    ) -> Iterator[tuple[list[Detections[Tensor]], dict[str, float]]]:
-        for detections, losses in detector.detect_runs(images, judge, context=context):
-            yield [replace(each, masks=torch.ones(len(each), 2, 2)) for each in detections], losses
+    def detect_with_losses(images: Any, judge: Any, scale: Any, context: Any) -> list[DetectionsAndLosses]:
+        return [
+            (replace(detections, masks=torch.ones(len(detections), 2, 2)), losses)
+            for detections, losses in detector.detect_with_losses(images, judge, scale, context)
+        ]
 
-    changed.detect_runs = detect_runs  # type: ignore[method-assign, assignment]
+    changed.detect_with_losses = detect_with_losses  # type: ignore[method-assign, assignment]
     return changed
 
 
