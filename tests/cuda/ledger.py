@@ -38,6 +38,7 @@ class OperationRecorder(TorchDispatchMode):
         kernels: Operations on the GPU that are more than views: name to number.
         waits: What makes the program wait for the GPU: (place in the package, operation) to number.
         dtypes: (operation, variant, type) that a GPU was asked for.
+        copied_bytes: What was copied from the GPU to the CPU.
         mixed_lists: Operations on lists whose tensors have several types, or lie in memory in several ways: a GPU does
             them tensor by tensor.
     """
@@ -49,10 +50,12 @@ class OperationRecorder(TorchDispatchMode):
         self.waits: Counter[tuple[str, str]] = Counter()
         self.dtypes: set[tuple[str, str, torch.dtype]] = set()
         self.mixed_lists: Counter[tuple[str, str]] = Counter()
+        self.copied_bytes = 0
         self._pinned: list[Tensor] = []  # held, so that none has the identity of another that is gone
 
     def clear(self) -> None:
         """Forget what was written down."""
+        self.copied_bytes = 0
         for record in (self.kernels, self.waits, self.dtypes, self.mixed_lists):
             record.clear()
 
@@ -124,6 +127,8 @@ class OperationRecorder(TorchDispatchMode):
         )
         if sources | {target} != {"cpu", "cuda"}:
             return
+        if target == "cpu":
+            self.copied_bytes += sum(one.numel() * one.element_size() for one in tensors if one.device.type == "cuda")
         if target == "cpu" and kwargs.get("non_blocking"):
             return  # into pinned memory, and whoever reads it waits for an event
         if target == "cuda" and kwargs.get("non_blocking") and any(one is tensors[0] for one in self._pinned):

@@ -45,3 +45,18 @@ def test_images_of_two_sizes_in_turn_are_two_batches() -> None:
         assert [len(call.args[0]) for call in passes.call_args_list] == [8, 8]
         # Regions, proposals and results of each batch.
         assert sum(recorder.waits.values()) <= 6
+
+
+@pytest.mark.slow
+def test_images_that_are_not_complete_are_suppressed_again_without_copying_maps() -> None:
+    """One of two images is done again on the GPU: what is copied are detections, not scores of all anchors."""
+    images = [np.zeros((96, 128, 3), np.uint8)] * 2
+    detector = detector_of("ssd")
+    with optimized_on_fake_gpu(detector) as recorder:
+        detector.detect(images)
+        once = recorder.copied_bytes
+        recorder.clear()
+        with mock.patch("boxwright.nn.postprocessing.postprocessor.incomplete_images", return_value=[1]):
+            detector.detect(images)
+        assert 0 < once <= recorder.copied_bytes <= 2 * once + 4096
+        assert "image_by_image.py" in str(recorder.waits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 Wait = tuple[str, str]
 
 _ARRIVED: Wait = ("training/step.py _read", "Event.synchronize")
-_SUPPRESSED: set[Wait] = {("nn/suppression/image_by_image.py all_complete", "item")}
+_SUPPRESSED: set[Wait] = {("nn/suppression/image_by_image.py incomplete_images", "copy to the CPU")}
 _GREEDY: Wait = ("nn/suppression/image_by_image.py suppress_classes", "nms")
 _ALL_MINED: Wait = ("nn/criteria/example_selection.py suppress_batch", "item")
 _MINED: set[Wait] = {_GREEDY, _ALL_MINED}
@@ -39,9 +39,9 @@ REASONS: dict[Wait, str] = {
     _ARRIVED: "losses of the step before are read while this one runs; an update that is not finite was left out by the GPU",
     _GREEDY: "how many boxes torchvision's kernel keeps is not known before; once for up to 8,192 boxes or one image",
     (
-        "nn/suppression/image_by_image.py all_complete",
-        "item",
-    ): "where more than the best candidates could matter, or chains of overlaps are long, images are suppressed one by one",
+        "nn/suppression/image_by_image.py incomplete_images",
+        "copy to the CPU",
+    ): "images of which more than the best candidates could matter, or whose chains of overlaps are long, are suppressed one by one",
     _ALL_MINED: "where more than the costliest anchors could matter images are mined one by one",
     _MATCHED: "queries are matched with objects on the CPU: the costs of all sets of outputs come in one copy",
     _VALID: "padding is not shown to the mask head, where there is any",

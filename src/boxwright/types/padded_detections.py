@@ -6,6 +6,7 @@ foreground classes, h w mask.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,6 +134,13 @@ class PaddedDetections:
         padded = replace(self, complete=None)
         known = {name: value[number, :count] for name, value in vars(padded).items() if value is not None}
         return PaddedDetections(**known)
+
+    def with_images(self, indices: Sequence[int], others: PaddedDetections) -> PaddedDetections:
+        """Return the same with the detections of other ones [B, D, …] in some images."""
+        rows = torch.tensor(list(indices), device=self.boxes.device)
+        known = {name: (value, getattr(others, name)) for name, value in vars(self).items() if value is not None}
+        replaced = {name: own.index_copy(0, rows, other.index_select(0, rows)) for name, (own, other) in known.items()}
+        return PaddedDetections(**replaced)
 
     def on_cpu(self, *others: Tensor) -> tuple[PaddedDetections, list[Tensor]]:
         """Return these and other tensors on the CPU, with one synchronized copy from a GPU."""

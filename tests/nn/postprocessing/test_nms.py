@@ -244,6 +244,34 @@ def test_what_a_gpu_calls_complete_is_what_the_operator_finds(kind: str, seed: i
     assert_same(found, nms(boxes, scores, windows))
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_gpu_suppresses_crowded_equal_and_degenerate_boxes_as_a_cpu(seed: int) -> None:
+    """Incomplete images are suppressed again, so that all are exact; few candidates make many incomplete."""
+    boxes, scores, windows = crowded_batch(seed)
+    nms = hard((0.0, 0.3)[seed % 2], iou=(0.3, 0.6, 0.99)[seed % 3])
+    found = PaddedDetections(*suppress_on_cuda(boxes, scores, windows, *operator_arguments(nms).values()))
+    expected = nms(boxes, scores, windows)
+    assert torch.equal(found.valid, expected.valid)
+    assert torch.equal(found.scores, expected.scores)
+    assert torch.equal(found.anchors, expected.anchors)
+    assert torch.equal(found.boxes, expected.boxes)
+
+
+def crowded_batch(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return boxes that are crowded, chained, without area or inside out, and scores that all differ."""
+    random = torch.Generator().manual_seed(seed)
+    batch, anchors, classes = 3, (200, 1500)[seed % 2], 1 + seed % 4
+    corners = torch.rand(batch, anchors, 2, generator=random) * (20 if seed % 4 < 2 else 300)
+    sides = torch.rand(batch, anchors, 2, generator=random) * 30
+    boxes = torch.cat([corners, corners + sides], 2)
+    boxes[0, ::5, 2:] = boxes[0, ::5, :2]  # without area
+    boxes[1, ::7] = boxes[1, ::7].flip(-1)
+    chain = torch.arange(100.0)
+    boxes[2, :100] = torch.stack([chain * 4, 0 * chain, chain * 4 + 10, 0 * chain + 10], 1)
+    scores = torch.randperm(batch * anchors * classes, generator=random).view(batch, anchors, classes)
+    return boxes, scores / scores.numel(), torch.tensor([[200.0, 300.0]] * batch)
+
+
 @pytest.mark.parametrize("length", [5, 15, 60])
 def test_a_long_chain_of_overlaps_is_not_called_complete(length: int) -> None:
     """Each box overlaps the one before: every other one stays, which takes as many rounds as there are boxes."""
@@ -322,19 +350,21 @@ def test_what_is_for_a_gpu_is_hard_and_not_too_large() -> None:
 def test_a_batch_that_is_not_complete_is_suppressed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     detector = build(FAMILIES["ssd"])
     plain = detector.detect(pictures()[:2])
-    calls: list[int] = []
-    exact = Nms.__call__
+    calls: list[list[int]] = []
+    exact = Nms.image_by_image
 
     def few(self: Nms, boxes: torch.Tensor, scores: torch.Tensor, windows: torch.Tensor) -> PaddedDetections:
-        calls.append(len(boxes))
-        found = exact(self, boxes, scores, windows)
-        if len(calls) > 1:
-            return found
-        return replace(found, scores=found.scores * 0, complete=torch.arange(len(boxes)) > 0)
+        found = exact(self, boxes, scores, windows, range(len(boxes)))
+        return replace(found, scores=found.scores * torch.tensor([[0.0], [1.0]]), complete=torch.arange(len(boxes)) > 0)
+
+    def anew(self: Nms, *batch: torch.Tensor, indices: list[int]) -> PaddedDetections:
+        calls.append(indices)
+        return exact(self, *batch, indices)
 
     monkeypatch.setattr(Nms, "without_wait", few)
+    monkeypatch.setattr(Nms, "image_by_image", anew)
     found = detector.detect(pictures()[:2])
-    assert len(calls) >= 2
+    assert calls == [[0]], "the image that is not complete, and no other"
     assert len(found[0]) > 0
     for one, expected in zip(found, plain, strict=True):
         assert torch.equal(one.boxes, expected.boxes)

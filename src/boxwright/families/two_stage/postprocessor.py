@@ -5,7 +5,6 @@ Dimensions: B batch, R proposals of an image, K foreground classes, D detections
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from boxwright.families.two_stage.third_stage import masks_of_classes
 from boxwright.nn.ops.boxes import BoxCoder, clip_boxes
 from boxwright.nn.postprocessing.anchor import ScoreConverter, of_anchors
-from boxwright.nn.postprocessing.nms import Nms
+from boxwright.nn.postprocessing.nms import Nms, Suppress
 from boxwright.types import PaddedDetections, RawDetections, TwoStagePredictions
 
 
@@ -47,7 +46,13 @@ class TwoStagePostprocessor:
         return RawDetections(boxes, scores, predictions.first.input_size, predictions.proposals.valid)
 
     @torch.no_grad()
-    def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+    def select(
+        self,
+        predictions: TwoStagePredictions,
+        raw: RawDetections,
+        true_sizes: Tensor,
+        suppress: Suppress = Nms.without_wait,
+    ) -> PaddedDetections:
         """Return the detections after suppression, clipped to the true sizes, with masks and features."""
         instances, final, masks = predictions.instances, predictions.final, None
         if instances is not None and instances.detections is not None:
@@ -57,7 +62,7 @@ class TwoStagePostprocessor:
         elif final is not None:
             detections = final.detections
         else:
-            detections = self._suppressed(predictions, raw, true_sizes, self.nms.without_wait)
+            detections = self._suppressed(predictions, raw, true_sizes, suppress)
         return replace(
             detections,
             multiclass_scores=of_anchors(raw.scores, detections.anchors),
@@ -69,14 +74,14 @@ class TwoStagePostprocessor:
     @torch.no_grad()
     def detect(self, predictions: TwoStagePredictions, true_sizes: Tensor) -> PaddedDetections:
         """Return the padded detections after suppression, for a third stage."""
-        return self._suppressed(predictions, self.decode(predictions), true_sizes, self.nms)
+        return self._suppressed(predictions, self.decode(predictions), true_sizes, Nms.__call__)
 
     def _suppressed(
         self,
         predictions: TwoStagePredictions,
         raw: RawDetections,
         true_sizes: Tensor,
-        nms: Callable[[Tensor, Tensor, Tensor], PaddedDetections],
+        suppress: Suppress,
     ) -> PaddedDetections:
         scores = raw.scores[..., 1:].masked_fill(~predictions.proposals.valid[..., None], -torch.inf)
         # One box for all classes needs no class axis, and suppression takes it without.
@@ -84,7 +89,10 @@ class TwoStagePostprocessor:
         if self.clip_first:
             height, width = true_sizes.to(boxes).view(-1, 2, *[1] * (boxes.ndim - 2)).unbind(1)
             boxes = clip_boxes(boxes, height, width)
-        detections, all_proposed = nms(boxes, scores, true_sizes.to(boxes)), predictions.proposals.complete
+        detections, all_proposed = (
+            suppress(self.nms, boxes, scores, true_sizes.to(boxes)),
+            predictions.proposals.complete,
+        )
         if detections.complete is None or all_proposed is None:
             return detections
         # Proposals may have been incomplete before: the whole is exact only if both are.
@@ -105,9 +113,15 @@ class ProposalPostprocessor:
         return RawDetections(boxes, first.class_logits.float().softmax(-1), first.input_size)
 
     @torch.no_grad()
-    def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+    def select(
+        self,
+        predictions: TwoStagePredictions,
+        raw: RawDetections,
+        true_sizes: Tensor,
+        suppress: Suppress = Nms.without_wait,
+    ) -> PaddedDetections:
         """Return the proposals, with label 0; their anchors, of which TF says nothing, are their indices."""
-        del raw, true_sizes
+        del raw, true_sizes, suppress
         proposals = predictions.proposals
         numbers = torch.arange(proposals.scores.shape[1], device=proposals.scores.device).expand_as(proposals.scores)
         # The scores come from a softmax over background and object.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from boxwright.base.device import constants
 from boxwright.nn.ops.boxes import BoxCoder, KeypointBoxCoder
-from boxwright.nn.postprocessing.nms import Nms
+from boxwright.nn.postprocessing.nms import Nms, Suppress
 from boxwright.types import AnchorPredictions, CascadePredictions, PaddedDetections, RawDetections
 
 
@@ -156,7 +156,13 @@ class AnchorPostprocessor:
     candidates: BestOfLevel | None = None
 
     @torch.no_grad()
-    def select(self, predictions: AnchorPredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+    def select(
+        self,
+        predictions: AnchorPredictions,
+        raw: RawDetections,
+        true_sizes: Tensor,
+        suppress: Suppress = Nms.without_wait,
+    ) -> PaddedDetections:
         """Return the detections after suppression, with their anchors' values; boxes are clipped to the true sizes."""
         scores = raw.scores[..., self.background :]
         if predictions.filtered is not None:
@@ -165,8 +171,8 @@ class AnchorPostprocessor:
         if self.candidates is not None and predictions.level_sizes:
             grids = [(level.shape[-2], level.shape[-1]) for level in predictions.feature_maps]
             scores = self.candidates(scores, grids, predictions.level_sizes)
-        # Where fixed shapes did not suffice, the result says so, and `compute_detections_on_cpu` repeats it on the CPU.
-        detections = self.nms.without_wait(raw.boxes, scores, true_sizes.to(raw.boxes))
+        # Where fixed shapes did not suffice, the result says so, and `compute_detections_on_cpu` repeats it.
+        detections = suppress(self.nms, raw.boxes, scores, true_sizes.to(raw.boxes))
         keypoints = self._keypoints(predictions)
         return replace(
             detections,
@@ -228,6 +234,12 @@ class CascadePostprocessor:
         return self.detection.decode(predictions.detection)
 
     @torch.no_grad()
-    def select(self, predictions: CascadePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+    def select(
+        self,
+        predictions: CascadePredictions,
+        raw: RawDetections,
+        true_sizes: Tensor,
+        suppress: Suppress = Nms.without_wait,
+    ) -> PaddedDetections:
         """Return the padded detections after suppression, clipped to the true sizes."""
-        return self.detection.select(predictions.detection, raw, true_sizes)
+        return self.detection.select(predictions.detection, raw, true_sizes, suppress)

@@ -165,7 +165,7 @@ class Nms:
         """
         if is_plain(scores):
             with torch.no_grad():  # as in the operator
-                return self.image_by_image(boxes, scores, windows)
+                return self.image_by_image(boxes, scores, windows, range(len(scores)))
         arguments = operator_arguments(self).values()
         return PaddedDetections(*_operator(boxes, self._select_scores(scores), windows, *arguments))
 
@@ -223,11 +223,17 @@ class Nms:
             complete = complete | best.kept.all(1)
         return PaddedDetections(best.boxes, best.scores, best.labels, best.anchors, best.kept, complete)
 
-    def image_by_image(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
-        """Return the exact result; a GPU is synchronized several times per image."""
-        detections = _empty(boxes, scores, self.max_total_detections)
-        for number, image in enumerate(zip(boxes, self._select_scores(scores), windows, strict=True)):
-            kept = _suppress_image(self, *image)
+    def image_by_image(
+        self, boxes: Tensor, scores: Tensor, windows: Tensor, indices: Sequence[int]
+    ) -> PaddedDetections:
+        """Return the exact result for some images, and nothing for others; each synchronizes a GPU several times.
+
+        Args:
+            boxes: As for `__call__`, like scores and windows.
+        """
+        detections, scores = _empty(boxes, scores, self.max_total_detections), self._select_scores(scores)
+        for number in indices:
+            kept = _suppress_image(self, boxes[number], scores[number], windows[number])
             if self.lowering is not None:
                 lowering = self.lowering
                 kept = image_by_image.lowered_linearly(kept, lowering.iou_threshold, lowering.score_threshold)
@@ -246,6 +252,8 @@ class Nms:
         return scores if self.candidates is None else self.candidates(scores)
 
 
+# Suppresses a batch as a method of its rules does: boxes, scores and windows as for `Nms.__call__`.
+Suppress = Callable[[Nms, Tensor, Tensor, Tensor], PaddedDetections]
 _OUTSIDE: dict[type, tuple[str, ...]] = {
     PerClass: ("drop", "keep", "unclipped"),
     Voting: ("unclipped",),
@@ -353,7 +361,7 @@ def _from_operator(arguments: Sequence[Any]) -> Nms:
 )
 def _operator(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> _Tensors:
     """Return the fields of `PaddedDetections` up to `complete`."""
-    return _tensors(_from_operator(arguments).image_by_image(boxes, scores, windows))
+    return _tensors(_from_operator(arguments).image_by_image(boxes, scores, windows, range(len(scores))))
 
 
 @_operator.register_fake
@@ -366,19 +374,21 @@ def _(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> _Tenso
 def suppress_on_cuda(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> _Tensors:
     """Return the operator's result for all images together, with one synchronization if tables of pairs fit.
 
-    It is for whether the result is exact: if more than the candidates could matter, or a chain of overlaps is longer
-    than the rounds, images are suppressed one by one. More candidates than fit are suppressed by torchvision's kernel,
-    which synchronizes too.
+    It is for which images' results are exact: those of which more than the candidates could matter, or whose chains of
+    overlaps are longer than the rounds, are suppressed one by one. More candidates than fit are suppressed by
+    torchvision's kernel, which synchronizes too.
     """
-    nms = _from_operator(arguments)
+    nms, detections, rest = _from_operator(arguments), None, list(range(len(scores)))
     if nms.is_greedy:
         if fixed_shape.fits_on_gpu(scores, nms.max_total_detections):
             detections = nms.in_rounds(boxes, scores, windows)
         else:
             detections = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs_together)
-        if image_by_image.all_complete(cast(Tensor, detections.complete)):
-            return _tensors(detections)
-    return _tensors(nms.image_by_image(boxes, scores, windows))
+        rest = image_by_image.incomplete_images(cast(Tensor, detections.complete))
+    if detections is not None and not rest:
+        return _tensors(detections)
+    exact = nms.image_by_image(boxes, scores, windows, rest)
+    return _tensors(exact if detections is None else detections.with_images(rest, exact))
 
 
 def pair_decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from boxwright.nn.postprocessing.nms import Nms, Suppress
+from boxwright.nn.suppression.image_by_image import incomplete_images
 from boxwright.types import Categories, Detections, PaddedDetections, RawDetections
-from boxwright.types.packing import each_tensor
 
 P = TypeVar("P", contravariant=True)
 
@@ -25,7 +27,9 @@ class Postprocessor(Protocol[P]):
         """Return all boxes and scores, before anything is dropped."""
         ...
 
-    def select(self, predictions: P, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+    def select(
+        self, predictions: P, raw: RawDetections, true_sizes: Tensor, suppress: Suppress = Nms.without_wait
+    ) -> PaddedDetections:
         """Return the detections after suppression, in pixels of the input; `true_sizes` [B, 2] exclude padding."""
         ...
 
@@ -51,7 +55,7 @@ def compute_detections_on_cpu(
     """Return each image's detections and other tensors, on the CPU.
 
     On a GPU a whole batch is suppressed in tensors of fixed shape and copied once. These hold only the best candidates:
-    if more could matter, which the copy tells, the batch is suppressed again on the CPU.
+    images of which more could matter, which the copy tells, are suppressed again, on the GPU too.
 
     Args:
         true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
@@ -71,9 +75,11 @@ def _selected(
     categories: Categories | None,
     others: Sequence[Tensor],
 ) -> tuple[list[Detections[Tensor]], list[Tensor]]:
-    padded, (sizes, *values) = postprocessor.select(predictions, raw, true_sizes).on_cpu(true_sizes, *others)
-    if padded.complete is not None and not bool(padded.complete.all()):
-        # The whole batch, not single images: incomplete ones are rare, and predictions are of a batch.
-        predicted, decoded = each_tensor(predictions, Tensor.cpu), each_tensor(raw, Tensor.cpu)
-        padded = postprocessor.select(predicted, decoded, sizes)
+    selected = postprocessor.select(predictions, raw, true_sizes, Nms.without_wait)
+    padded, (sizes, *values) = selected.on_cpu(true_sizes, *others)
+    if padded.complete is not None and (rest := incomplete_images(padded.complete)):
+        exact, _ = postprocessor.select(
+            predictions, raw, true_sizes, partial(Nms.image_by_image, indices=rest)
+        ).on_cpu()
+        padded = padded.with_images(rest, exact)
     return padded.to_list(sizes, categories), values

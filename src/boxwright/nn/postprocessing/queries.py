@@ -14,7 +14,7 @@ from torch import Tensor
 from boxwright.base.device import constants
 from boxwright.nn.ops.boxes import clip_boxes, to_corners
 from boxwright.nn.postprocessing.anchor import of_anchors
-from boxwright.nn.postprocessing.nms import Nms
+from boxwright.nn.postprocessing.nms import Nms, Suppress
 from boxwright.types import PaddedDetections, RawDetections
 from boxwright.types.detection_outputs import LITERT_KEPT_WITHOUT_STRIDED, LITERT_OUTPUTS
 
@@ -73,12 +73,18 @@ class QueryPostprocessor:
         return RawDetections(to_corners(last.boxes.float()) * unit, last.logits.float().sigmoid(), (height, width))
 
     @torch.no_grad()
-    def select(self, predictions: QueryPredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+    def select(
+        self,
+        predictions: QueryPredictions,
+        raw: RawDetections,
+        true_sizes: Tensor,
+        suppress: Suppress = Nms.without_wait,
+    ) -> PaddedDetections:
         """Return the best pairs of query and class, the query as the anchor; boxes are clipped to the true sizes."""
         del predictions
         sizes, of_classes = true_sizes.to(raw.boxes), raw.scores[..., self.background :]
         if self.nms is not None:
-            detections = self.nms.without_wait(raw.boxes, of_classes, sizes)
+            detections = suppress(self.nms, raw.boxes, of_classes, sizes)
             return replace(detections, multiclass_scores=of_anchors(raw.scores, detections.anchors))
         classes, pairs = of_classes.shape[-1], of_classes.flatten(1)
         scores, places = pairs.topk(min(self.max_total_detections, pairs.shape[1]), dim=1)

@@ -21,6 +21,7 @@ from boxwright.nn.suppression.image_by_image import bounded
 _LEAST_CANDIDATES = 1024
 _CANDIDATES_PER_DETECTION = 8
 _ROUNDS = 16  # chains of overlaps are rarely longer than a few
+_LARGEST_COUNT_IN_HALF = 1 << 11
 _MOST_PAIRS = 1 << 26  # over all images: a few tables of a quarter of a gigabyte
 
 # The signature of the operator `boxwright::suppress_pairs`.
@@ -276,11 +277,17 @@ def suppress_in_checked_rounds(
 def _checked_rounds(
     boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float, max_per_class: int
 ) -> tuple[Tensor, Tensor]:
-    rivals, passing = _same(labels) & _is_better(scores), scores >= 0
-    beaten = rivals & (_overlaps(boxes) > iou_threshold)
-    kept = _kept_in_rounds(passing, beaten)
-    certain = (_round(kept, passing, beaten.to(torch.float32)) == kept).all(1)
-    return kept & (_better_ones(rivals, kept) < max_per_class), certain
+    # The narrowest type that counts all candidates exactly: the tables are read in each round.
+    dtype = torch.float16 if scores.shape[1] <= _LARGEST_COUNT_IN_HALF else torch.float32
+    rivals, passing = _same(labels) & _is_better(scores), (scores >= 0).to(dtype)[:, None]
+    beats = (rivals & (_overlaps(boxes) > iou_threshold)).to(dtype)
+    kept = passing
+    for _ in range(_ROUNDS):
+        # 1 for what passes, less one for each better one that stays and beats it.
+        kept = torch.baddbmm(passing, kept, beats, alpha=-1).relu_()
+    certain = (torch.baddbmm(passing, kept, beats, alpha=-1).relu_() == kept).all(2).squeeze(1)
+    better_ones = torch.bmm(kept, rivals.to(dtype))
+    return ((better_ones < max_per_class) & (kept > 0)).squeeze(1), certain
 
 
 def _same(labels: Tensor) -> Tensor:

@@ -219,9 +219,9 @@ class KeptDetections:
         return KeptDetections(self.boxes[index], self.scores[index], self.labels[index], self.anchors[index])
 
 
-def all_complete(complete: Tensor) -> bool:
-    """Return whether fixed shapes sufficed for all images, from bool [B]; synchronizes a GPU."""
-    return bool(complete.all())
+def incomplete_images(complete: Tensor) -> list[int]:
+    """Return the images for which fixed shapes did not suffice, from bool [B]; synchronizes a GPU."""
+    return [number for number, sufficed in enumerate(complete.cpu().tolist()) if not sufficed]
 
 
 def per_class(

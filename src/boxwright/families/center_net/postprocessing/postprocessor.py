@@ -23,7 +23,7 @@ from boxwright.families.center_net.postprocessing.peaks import Peaks, best_peaks
 from boxwright.families.center_net.predictions import STRIDE, CenterPredictions, StageMaps
 from boxwright.nn.ops.boxes import clip_boxes
 from boxwright.nn.postprocessing.anchor import of_anchors
-from boxwright.nn.postprocessing.nms import Nms
+from boxwright.nn.postprocessing.nms import Nms, Suppress
 from boxwright.types import PaddedDetections, RawDetections
 from boxwright.types.detection_outputs import (
     LITERT_KEPT,
@@ -88,7 +88,13 @@ class CenterNetPostprocessor:
         return RawDetections(boxes, scores, predictions.input_size)
 
     @torch.no_grad()
-    def select(self, predictions: CenterPredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+    def select(
+        self,
+        predictions: CenterPredictions,
+        raw: RawDetections,
+        true_sizes: Tensor,
+        suppress: Suppress = Nms.without_wait,
+    ) -> PaddedDetections:
         """Return the peaks of the class heatmaps, with what the other maps hold there; boxes are clipped."""
         deep = predictions.deep_masks
         if deep is not None and deep.detections is not None and deep.of_detections is not None:
@@ -116,7 +122,7 @@ class CenterNetPostprocessor:
             detections = replace(
                 detections, embeddings=rows / (rows * rows).sum(-1, keepdim=True).sqrt().clamp(min=1e-12)
             )
-        return detections if self.nms is None else _suppressed(detections, self.nms, sizes)
+        return detections if self.nms is None else _suppressed(detections, self.nms, sizes, suppress)
 
     @torch.no_grad()
     def detect(self, predictions: CenterPredictions) -> tuple[PaddedDetections, Tensor]:
@@ -170,12 +176,12 @@ class CenterNetPostprocessor:
         )
 
 
-def _suppressed(detections: PaddedDetections, nms: Nms, sizes: Tensor) -> PaddedDetections:
+def _suppressed(detections: PaddedDetections, nms: Nms, sizes: Tensor, suppress: Suppress) -> PaddedDetections:
     """Return the detections that survive; each peak takes part with the scores of all classes in its cell."""
     if detections.multiclass_scores is None:
         raise ValueError("expected the scores of all classes")
     scores = detections.multiclass_scores.masked_fill(~detections.valid[..., None], -torch.inf)
-    kept = nms.without_wait(detections.boxes, scores, sizes)
+    kept = suppress(nms, detections.boxes, scores, sizes)
     rest = vars(_rows(detections, kept.anchors))
     own = ("boxes", "scores", "labels", "valid", "complete")
     return replace(kept, **{name: value for name, value in rest.items() if name not in own})
