@@ -21,7 +21,7 @@ from boxwright.data.tf_example import RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
 from boxwright.inference import context_memory
 from boxwright.inference.context_memory import box_embedding, open_embedder, time_embedding
-from boxwright.pipeline.overrides import with_overrides
+from boxwright.pipeline.load import with_overrides
 from tests.camera_traps import CATEGORIES, frames_of, write_frames
 from tests.two_stage_models import FASTER_RCNN
 

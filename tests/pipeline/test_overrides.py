@@ -4,7 +4,7 @@ import pytest
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import dump_message, parse_message
-from boxwright.pipeline.load import lay_over
+from boxwright.pipeline.load import lay_over, load_config, with_overrides
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.pipeline.messages import DetectionModel, Srn
 from boxwright.pipeline.overrides import apply_override
@@ -107,3 +107,13 @@ def test_a_default_that_is_a_message_stays_as_it_is() -> None:
     assert Srn().loss.localization_weight == 1.0
     changed[0].srn.loss = None  # type: ignore[union-attr, assignment]
     assert not changed[0].srn.has("loss")  # type: ignore[union-attr]
+
+
+def test_a_loaded_configuration_is_changed_as_its_file_is() -> None:
+    """The number of classes goes to the model, and a preset is named too late."""
+    loaded = load_config("preset:d_fine_n_coco")
+    changed = with_overrides(loaded, ["num_classes=4"])
+    assert changed == load_config("preset:d_fine_n_coco", ["num_classes=4"])
+    assert [one.model.d_fine.num_classes for one in (loaded, changed)] == [80, 4]  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="preset"):
+        with_overrides(loaded, ["preset=d_fine_s_coco"])

@@ -273,10 +273,60 @@ def test_a_signal_is_asked_for_before_each_step(
 
     before = signal.getsignal(signal.SIGINT)
     settings = bw.RunSettings(evaluate=False, workers=0, preflight=False, log_every_n=1)
-    assert bw.train(bw.load_config(small_config), tmp_path / "m", settings, {"test": Interrupter()}).step == 1
+    with pytest.raises(KeyboardInterrupt) as raised:
+        bw.train(bw.load_config(small_config), tmp_path / "m", settings, {"test": Interrupter()})
+    assert raised.value.__notes__ == [
+        f"the run is saved in {tmp_path / 'm'} at step 1: train it again to go on, or open it with Run"
+    ]
     assert "stopping after this step or evaluation" in capfd.readouterr().err
     assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-1.pt"]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_handler_of_the_callers_gets_the_signal_after_the_checkpoint(small_config: Path, tmp_path: Path) -> None:
+    """It decides what the signal means; where it returns, `train` does."""
+    received: list[list[str]] = []
+
+    class Interrupter(Silent):
+        def step(self, step: int) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+            assert not received
+
+    def handle(number: int, _: object) -> None:
+        received.append([path.name for path in CheckpointStore(tmp_path / "m").paths()])
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        run = bw.train(
+            bw.load_config(small_config),
+            tmp_path / "m",
+            bw.RunSettings(evaluate=False, workers=0, preflight=False, log_every_n=1),
+            {"test": Interrupter()},
+        )
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert run.step == 1
+    assert received == [["ckpt-1.pt"]]
+
+
+SCRIPT = """
+import signal, sys
+import boxwright as bw
+def interrupt(step, numbers):
+    signal.raise_signal(int(sys.argv[3]))
+bw.train(sys.argv[1], sys.argv[2], evaluate=False, workers=0, preflight=False, log_every_n=1, listeners=interrupt)
+print("trained")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_script_does_not_go_on_after_a_signal(small_config: Path, tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(small_config), str(tmp_path / "m"), str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == -number, done.stderr
+    assert "trained" not in done.stdout
+    assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-1.pt"]
 
 
 def logged(model_dir: Path) -> list[dict[str, Any]]:

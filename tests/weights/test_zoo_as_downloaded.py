@@ -18,7 +18,7 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.pipeline.data_paths import placeholder_of_data
-from boxwright.pipeline.overrides import with_overrides
+from boxwright.pipeline.load import with_overrides
 from boxwright.types.categories import coco_classes, coco_classes_by_id
 from boxwright.weights.restore import stored_config
 from tests.weights.tensorflow.test_first_formats import CONFIG, WEIGHTS, archive, write

@@ -13,9 +13,8 @@ from boxwright.base.settings import with_options
 from boxwright.evaluation.evaluate import evaluate as evaluate_open
 from boxwright.evaluation.evaluate import open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.pipeline.load import load_config
+from boxwright.pipeline.load import load_config, with_overrides
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.pipeline.overrides import with_overrides
 from boxwright.weights.open_model import OpenModel, load_configuration
 
 if TYPE_CHECKING:

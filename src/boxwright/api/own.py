@@ -12,7 +12,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
 from boxwright.data.own_dataset import Collection, as_dataset
 from boxwright.nn.detector import Detector
-from boxwright.pipeline.load import Overrides, load_config
+from boxwright.pipeline.load import Overrides, load_config, with_overrides
 from boxwright.pipeline.messages import (
     DetectionModel,
     ExperimentalModel,
@@ -20,7 +20,6 @@ from boxwright.pipeline.messages import (
     InputReader,
     TrainEvalPipelineConfig,
 )
-from boxwright.pipeline.overrides import with_overrides
 from boxwright.pipeline.tf_overrides import apply_tf_overrides
 
 Config = str | Path | TrainEvalPipelineConfig

@@ -6,6 +6,7 @@ A terminal or a notebook shows a progress bar.
 from __future__ import annotations
 
 import logging
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Unpack
@@ -32,6 +33,7 @@ from boxwright.training.autoconfig.choices import NO_WEIGHTS, InitSettings
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Evaluated, Event, Listeners, Scalars, named_listeners
 from boxwright.training.settings import RunOptions, RunSettings
+from boxwright.training.stop import RunEnd
 from boxwright.training.train import train as train_run
 
 _AP = "DetectionBoxes_Precision/mAP"
@@ -146,10 +148,12 @@ def train(
             workers=0, seed=3.
 
     Returns:
-        The run: its step, metrics, best checkpoint, model.
+        The run: its step, metrics, best checkpoint, model. It is incomplete only if `max_seconds` ended it.
 
     Raises:
         BoxwrightError: If configuration, data or checkpoints cannot be used, or the loss is not finite.
+        KeyboardInterrupt: After Ctrl-C, once a checkpoint is saved; the same call goes on. Other signals that end the
+            run (SIGTERM, SIGHUP, SIGUSR1) then do what the caller's program has them do.
     """
     exit_while_importing()
     dataset, detector = options.pop("dataset", None), options.pop("detector", None)
@@ -176,7 +180,23 @@ def train(
     named = named_listeners(listeners)
     if listeners is None and is_watched(console) and plan.train_config is not None:
         named = {"progress": ProgressBar(plan.train_config.num_steps, console)}
-    return Run(folder, train_run(plan, folder, chosen, named, own, detector).step)
+    end = train_run(plan, folder, chosen, named, own, detector)
+    if end.signal:
+        _raise_signal(end, folder)
+    return Run(folder, end.step)
+
+
+def _raise_signal(end: RunEnd, folder: Path) -> None:
+    """Let a signal that ended the run do, once that is saved, what it does elsewhere in the caller's program.
+
+    Ctrl-C raises KeyboardInterrupt, so that no line after `train` takes the run for a complete one; SIGTERM, SIGHUP and
+    SIGUSR1 end the process. A handler of the caller's own may return instead.
+    """
+    try:
+        signal.raise_signal(end.signal)
+    except KeyboardInterrupt as error:
+        error.add_note(f"the run is saved in {folder} at step {end.step}: train it again to go on, or open it with Run")
+        raise
 
 
 def _reading(options: TrainOptions, data: str | Path | None) -> dict[str, Any]:

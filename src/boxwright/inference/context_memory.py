@@ -153,7 +153,7 @@ def open_embedder(checkpoint: Path, *, device: str = "auto") -> Embed:
     """
     if is_export(checkpoint):
         raise fixed(checkpoint)
-    from boxwright.pipeline.overrides import with_overrides
+    from boxwright.pipeline.load import with_overrides
     from boxwright.weights.restore import stored_config
 
     config = stored_config(checkpoint)

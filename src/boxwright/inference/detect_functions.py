@@ -351,8 +351,7 @@ class ModelSource:
             raise fixed(self.path)
         # Not at the top, as an exported detector opens without PyTorch.
         from boxwright.data.label_map import load_label_map
-        from boxwright.pipeline.load import load_config
-        from boxwright.pipeline.overrides import with_overrides
+        from boxwright.pipeline.load import load_config, with_overrides
         from boxwright.weights.restore import stored_config
 
         config = load_config(self.config) if self.config else None

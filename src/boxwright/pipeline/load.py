@@ -7,6 +7,7 @@ be taken out of a preset's list: a user who writes two steps of augmentation wan
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -131,6 +132,16 @@ def load_config(path: str | Path, overrides: Overrides = ()) -> TrainEvalPipelin
     find_data_beside(config)
     config.set_path()
     return config
+
+
+def with_overrides(config: TrainEvalPipelineConfig, overrides: Sequence[str]) -> TrainEvalPipelineConfig:
+    """Return a copy of a whole configuration with overrides applied in order; a ConfigError if one does not fit."""
+    changed = copy.deepcopy(config)
+    for override in overrides:
+        apply_override(changed, override)
+    finish_loading(changed)
+    forget_placeholders(changed)
+    return changed
 
 
 _PRESET = re.compile(r"""\s*preset\s*=\s*["']?([^"'{}]*?)["']?\s*""")

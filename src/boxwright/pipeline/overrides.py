@@ -10,10 +10,8 @@ Setting a member of a oneof clears the others, as in protobuf.
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from boxwright.base.errors import ConfigError, shortened
 from boxwright.config.field import Field
@@ -21,10 +19,7 @@ from boxwright.config.interpret import field_named, merge, set_field, unknown_fi
 from boxwright.config.message import Message
 from boxwright.config.text_format import parse_text
 from boxwright.config.tree import Block, Location, Scalar, Value, ValueList, check_size
-from boxwright.pipeline.data_paths import forget_placeholders
-from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
-M = TypeVar("M", bound=Message)
 _INDEX = re.compile("[0-9]{1,9}")
 _LONGEST = 120
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_][\w.\[\]]*)\s*=(.*)", re.DOTALL)
@@ -59,16 +54,6 @@ def apply_override(config: Message, override: str) -> None:
         set_field(message, name, value, path)
     else:
         _set_item(message, spec.name, index, value, path)
-
-
-def with_overrides(config: M, overrides: Sequence[str]) -> M:
-    """Return a copy of a configuration with overrides applied in order; a ConfigError if one does not fit."""
-    changed = copy.deepcopy(config)
-    for override in overrides:
-        apply_override(changed, override)
-    if isinstance(changed, TrainEvalPipelineConfig):
-        forget_placeholders(changed)
-    return changed
 
 
 def _parsed(text: str, file: str) -> Block:

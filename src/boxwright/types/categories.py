@@ -188,7 +188,7 @@ _NAMES = (
 _NO_OBJECTS = frozenset((12, 26, 29, 30, 45, 66, 68, 69, 71, 83))
 _IDS = [number for number in range(1, 91) if number not in _NO_OBJECTS]
 # Darknet's names of six of them, which some hub exports have.
-_DARKNET = {
+DARKNET_NAMES = {
     "motorbike": "motorcycle",
     "aeroplane": "airplane",
     "sofa": "couch",
@@ -212,4 +212,4 @@ def coco_classes_by_id() -> Categories:
 
 def are_coco_classes(names: Sequence[str]) -> bool:
     """Tell whether names are those of COCO, or Darknet's of them, in order."""
-    return [_DARKNET.get(name, name) for name in names] == list(_NAMES)
+    return [DARKNET_NAMES.get(name, name) for name in names] == list(_NAMES)

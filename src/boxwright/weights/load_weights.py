@@ -23,6 +23,7 @@ from boxwright.nn.network import ClassLayer, Network, Parts, is_within
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
 from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.types import Categories
+from boxwright.types.class_names import find_same_class
 from boxwright.types.scopes import ChannelOrder, Scope
 from boxwright.weights.sources import read_source
 
@@ -34,17 +35,17 @@ class ClassSurgery:
     """The mapping of a class predictor's columns to those for other classes."""
 
     def __init__(self, source: Categories, target: Categories, num_classes: int) -> None:
-        """Match classes by name."""
+        """Match classes by name, or by the name that another data set has for the same objects."""
         self.num_classes = num_classes
         self.pairs: list[tuple[int, int]] = []
         self.kept: list[str] = []
         self.fresh: list[str] = []
         for category in target:
-            same = source.by_name(category.name)
+            same = find_same_class(source, category)
             if same is None:
                 self.fresh.append(category.name)
             else:
-                self.kept.append(category.name)
+                self.kept.append(category.name if same.name == category.name else f"{category.name} ({same.name})")
                 self.pairs.append((category.label, same.label))
 
     def apply(self, old: Tensor, new: Tensor, layer: ClassLayer) -> Tensor | None:

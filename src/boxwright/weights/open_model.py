@@ -21,9 +21,8 @@ from boxwright.base.files import is_file, read_file, shown
 from boxwright.base.settings import device_name
 from boxwright.base.threads import refuse_in_fork, runtime_threads
 from boxwright.config.load import parse_message
-from boxwright.pipeline.load import load_config
+from boxwright.pipeline.load import load_config, with_overrides
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.pipeline.overrides import with_overrides
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import is_export
 from boxwright.runtime.sessions import read_metadata

@@ -22,6 +22,7 @@ from boxwright.config.preset import preset_names
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.load import load_config
 from boxwright.types.categories import Categories, coco_classes, coco_classes_by_id
+from boxwright.types.class_names import objects365_classes
 
 _TABLE = "published_weights.toml"
 _OWN_TABLE = "BOXWRIGHT_WEIGHTS_TABLE"
@@ -43,7 +44,8 @@ class PublishedWeights:
         presets: Those whose network it fits; a detector is opened with the first.
         overrides: Changes of that preset for this file.
         own_configuration: Whether it is an archive that is opened with the configuration inside, as there is no preset.
-        classes: coco80, coco90 and coco91 (by COCO's ids, without and with a row of background), and others.
+        classes: coco80, coco90 and coco91 (by COCO's ids, without and with a row of background), objects365 (by its
+            ids, with an unused row 0), and others.
         data: What it was trained on.
         license: Of the weights, as their publisher states it; "not stated" otherwise.
         code_license: Of the code that the weights come with.
@@ -102,6 +104,8 @@ class PublishedWeights:
                 return coco_classes()
             case "coco90" | "coco91":
                 return coco_classes_by_id()
+            case "objects365":
+                return objects365_classes()
         return None
 
     def configuration(self) -> m.TrainEvalPipelineConfig:

@@ -259,7 +259,7 @@ def read_training_state(path: Path) -> tuple[dict[str, Tensor], FileFacts]:
         ) from None
     facts = FileFacts()
     if isinstance(content, dict) and _holds_weights(content):
-        facts = FileFacts(entries=frozenset(map(str, content)), class_names=_class_names(content))
+        facts = FileFacts(class_names=_class_names(content))
     for key in ("ema", "module"):  # of a training state of D-FINE's, in which the average is what was evaluated
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]

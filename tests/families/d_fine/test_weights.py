@@ -134,10 +134,16 @@ def test_the_activation_is_not_guessed(tmp_path: Path, name: str) -> None:
       image_resizer { fixed_shape_resizer { height: 64 width: 64 resize_method: BILINEAR_ANTIALIASED } } }"""
     state = authors_file(state_of(small(text)))
     torch.save({"model": state}, tmp_path / name)
-    with pytest.raises(CheckpointError, match=f"{name}: nothing in it tells the activation .*activation: RELU"):
+    with pytest.raises(
+        CheckpointError,
+        match=f"{name}: nothing in it tells the activation .*preset:d_fine_n_coco .RELU.* --set num_classes=4",
+    ):
         bw.load(tmp_path / name, device="cpu")
-    opened = bw.load(tmp_path / name, device="cpu", config=bw.load_config("preset:d_fine_n_coco", ["num_classes=4"]))
+    config = bw.load_config("preset:deim_d_fine_n_coco", ["num_classes=4"])
+    opened = bw.load(tmp_path / name, device="cpu", config=config)
     assert opened.step == 0
+    assert opened.config.model is not None
+    assert opened.config.model.d_fine.decoder.activation.name == "SILU"
     state["encoder.feature_projector.0.weight"] = torch.zeros(3)
     whole = {"date": "2026", "last_epoch": 3, "ema": {"module": state, "updates": 7}, "optimizer": {"state": {}}}
     torch.save(whole, tmp_path / "state.pth")
@@ -163,27 +169,26 @@ def training_state(state: dict[str, Tensor], **schedulers: object) -> dict[str, 
     }  # fmt: skip
 
 
-def test_a_training_state_of_d_fines_own_code_has_relu(tmp_path: Path) -> None:
-    """It alone saves a scheduler: those of DEIM and RT-DETRv4 have no state."""
+@pytest.mark.parametrize("scheduler", [{}, {"lr_scheduler": None}], ids=["saved", "without a state"])
+def test_a_training_state_does_not_tell_the_activation(tmp_path: Path, scheduler: dict[str, object]) -> None:
+    """A scheduler is saved or not by what a run's settings say, in D-FINE's code as in DEIM's."""
     text = """d_fine { num_classes: 4 size: N decoder { num_queries: 300 }
       image_resizer { fixed_shape_resizer { height: 64 width: 64 } } }"""
     state = authors_file(state_of(small(text)))
-    torch.save(training_state(state), tmp_path / "best_stg1.pth")
-    opened = bw.load(tmp_path / "best_stg1.pth", device="cpu")
-    assert opened.config.model is not None
-    assert opened.config.model.d_fine.decoder.activation.name == "RELU"
+    path = tmp_path / "best_stg2.pth"
+    torch.save(training_state(state, **scheduler), path)
+    with pytest.raises(CheckpointError, match=r"best_stg2.pth: nothing in it tells .*--set num_classes=4"):
+        bw.load(path, device="cpu")
+    opened = bw.load(path, device="cpu", config=bw.load_config("preset:d_fine_n_coco", ["num_classes=4"]))
     scores = opened.detector.network.state_dict()["decoder.dec_score_head.0.weight"]
     assert torch.equal(scores, state["decoder.dec_score_head.0.weight"])
-    torch.save(training_state(state, lr_scheduler=None), tmp_path / "best_stg2.pth")
-    with pytest.raises(CheckpointError, match=r"best_stg2.pth: nothing in it tells .*model.d_fine.decoder.activation"):
-        bw.load(tmp_path / "best_stg2.pth", device="cpu")
 
 
 @pytest.mark.parametrize(
     ("name", "size", "activation"), [("RTv4-S-hgnet.pth", "S", "SILU"), ("dfine_s_obj365.pth", "S", "RELU")]
 )
 def test_what_a_published_files_name_says(tmp_path: Path, name: str, size: str, activation: str) -> None:
-    """By the whole name; of Objects365's 366 classes, whose names are not known, none is COCO's."""
+    """By the whole name; 366 classes are Objects365's, of which the first is unused."""
     classes = 366 if "obj365" in name else 80
     text = f"d_fine {{ num_classes: {classes} size: {size} image_resizer {{ fixed_shape_resizer {{ height: 64 width: 64 }} }} }}"
     detector = bw.build_detector(parse_message(text, m.DetectionModel))
@@ -192,7 +197,8 @@ def test_what_a_published_files_name_says(tmp_path: Path, name: str, size: str, 
     assert opened.config.model is not None
     assert opened.config.model.d_fine.decoder.activation.name == activation
     assert opened.config.model.d_fine.num_classes == classes
-    assert (opened.detector.categories is None) == (classes == 366)
+    assert opened.detector.categories is not None
+    assert opened.detector.categories.by_label(79).name == ("toothbrush" if classes == 80 else "Horse")
 
 
 def test_a_file_of_transformers_brings_its_classes(tmp_path: Path) -> None:
@@ -259,6 +265,34 @@ def test_rows_of_published_classes_are_kept_by_name(tmp_path: Path, layout: str)
     )
     others = [name for name in after if "score_head" not in name and "denoising" not in name]
     assert all(torch.equal(after[name], before[name]) for name in others)
+
+
+# D-FINE's authors' rows of Objects365 for six of COCO's classes, in `obj365_ids` of their solver, counted from the unused.
+OBJECTS365_ROWS = {
+    "person": 1,
+    "suitcase": 121,
+    "teddy bear": 71,
+    "aeroplane": 115,
+    "sports ball": 166,
+    "hair drier": 329,
+}
+
+
+def test_rows_of_objects365_are_kept_by_name(tmp_path: Path) -> None:
+    """Also where COCO's or VOC's name of a class is another than Objects365's."""
+    source, target = small(names=tuple(map(str, range(366)))), small(seed=1, names=(*OBJECTS365_ROWS, "new"))
+    before, fresh = state_of(source), {name: value.clone() for name, value in state_of(target).items()}
+    torch.save({"model": authors_file(before)}, tmp_path / "any.pth")
+    report = bw.load_weights(target, tmp_path / "any.pth", "transfer")
+    assert report.classes == (
+        "classes: person (Person), suitcase (Luggage), teddy bear (Stuffed Toy), aeroplane (Airplane), "
+        "sports ball (Baseball), hair drier (Hair Dryer) kept by name; new start fresh"
+    )
+    name = "decoder.dec_score_head.1.weight"
+    found = state_of(target)[name]
+    for label, row in enumerate(OBJECTS365_ROWS.values()):
+        assert torch.equal(found[label], before[name][row])
+    assert torch.equal(found[-1], fresh[name][-1])
 
 
 def test_classes_that_no_file_says_start_fresh(tmp_path: Path) -> None:

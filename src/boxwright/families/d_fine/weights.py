@@ -25,6 +25,7 @@ from boxwright.families.shared.source_weights import FileFacts, SourceWeights, m
 from boxwright.nn.backbones.hgnetv2 import HGNETS
 from boxwright.types import Categories, Category
 from boxwright.types.categories import are_coco_classes, coco_classes
+from boxwright.types.class_names import objects365_classes
 
 # What the authors' decoder has and ours leaves to the selection of queries.
 _SELECTION = r"(input_proj|enc_output|enc_score_head|enc_bbox_head|denoising_class_embed)\."
@@ -148,7 +149,8 @@ _SCORES = "queries.enc_score_head.weight"
 def d_fine_classes(tensors: Mapping[str, Tensor], path: Path) -> Categories | None:
     """Return the classes that a file's weights know; None where nothing says them.
 
-    They are in transformers' `config.json` beside the file. The authors' files say none: 80 are COCO's.
+    They are in transformers' `config.json` beside the file. The authors' files say none: 80 are COCO's, and 366 are
+    Objects365's, which have an unused one before them.
 
     Args:
         tensors: Of the authors' layout, or of transformers'.
@@ -163,7 +165,7 @@ def d_fine_classes(tensors: Mapping[str, Tensor], path: Path) -> Categories | No
         return None
     count, coco = len(scores), coco_classes()
     if is_authors(tensors):
-        return coco if count == len(coco) else None
+        return {known.num_slots: known for known in (coco, objects365_classes())}.get(count)
     said = transformers_config(path).get("id2label")
     if not isinstance(said, dict) or sorted(said) != sorted(str(number) for number in range(count)):
         return None
@@ -218,8 +220,7 @@ def describe_weights(
     """Return the message of a file of D-FINE's weights, and its classes where they are known; None for other weights.
 
     The size follows from the weights' shapes; if it is none that was published, every part is read from `config.json`.
-    The decoder's activation, ReLU or SiLU, is not in the weights: it is
-    in `config.json`, known of a published file, or of the project whose training state the file is.
+    The decoder's activation, ReLU or SiLU, is not in the weights: it is in `config.json`, or known of a published file.
 
     Args:
         tensors: Of the authors' layout in a `.pth`, or of transformers' in a `.safetensors`.
@@ -236,7 +237,15 @@ def describe_weights(
     size = _size(tensors, path)
     if size is None and not said:
         raise CheckpointError(f"{shown(path)}: of none of D-FINE's sizes {', '.join(SIZES)}; pass the configuration")
-    activation = _activation(tensors, path, said, facts)
+    activation = _activation(tensors, said, facts)
+    if activation is None:
+        preset = f"d_fine_{size}_coco".lower()
+        raise CheckpointError(
+            f"{shown(path)}: nothing in it tells the activation of D-FINE's decoder; pass the configuration it was "
+            f"trained with: --config preset:{preset} (RELU, as D-FINE's code has it) or --config preset:deim_{preset} "
+            f'(SILU, as DEIM\'s has it), with --set num_classes={classes}; in Python config=bw.load_config("preset:…", '
+            f'["num_classes={classes}"])'
+        )
     try:
         head = f"activation: {activation} num_queries: {int(said.get('num_queries', 300))}"
         shape = f"size: {size} decoder {{ {head} }}" if size is not None else _shape(said, head)
@@ -250,23 +259,18 @@ def describe_weights(
     return parse_message(text, DFine, file=str(path)), d_fine_classes(tensors, path)
 
 
-def _activation(tensors: Mapping[str, Tensor], path: Path, said: Mapping[str, Any], facts: FileFacts) -> str:
-    """Return RELU or SILU, the decoder's activation."""
+def _activation(tensors: Mapping[str, Tensor], said: Mapping[str, Any], facts: FileFacts) -> str | None:
+    """Return RELU or SILU, the decoder's activation; None where nothing tells it.
+
+    A training state does not: the code of D-FINE, DEIM and RT-DETRv4 save the same parts, as their settings are.
+    """
     if said:  # which leaves out what is transformers' default
         return "SILU" if str(said.get("decoder_activation_function", "relu")) == "silu" else "RELU"
     if any(name.startswith(_PROJECTOR) for name in tensors):  # RT-DETRv4's, towards its teacher
         return "SILU"
     if isinstance(facts.published, DFine):
         return (facts.published.decoder or DFineDecoder()).activation.name
-    # D-FINE's own code, which has ReLU alone, saves its scheduler. DEIM's and RT-DETRv4's, which began as copies of it,
-    # have one without a state.
-    if {"last_epoch", "optimizer", "lr_scheduler"} <= facts.entries:
-        return "RELU"
-    raise CheckpointError(
-        f"{shown(path)}: nothing in it tells the activation of D-FINE's decoder; pass the configuration "
-        "(model.d_fine.decoder.activation), such as preset:d_fine_s_coco (activation: RELU, as D-FINE has it) or "
-        "preset:deim_d_fine_s_coco (SILU, as DEIM and RT-DETRv4 have it)"
-    )
+    return None
 
 
 def foreign_weights(

@@ -33,12 +33,10 @@ class FileFacts:
 
     Attributes:
         published: The message of the published weights of this file's exact name; None if there are none.
-        entries: What a training state holds beside or around the weights, by its keys; empty for weights alone.
         class_names: Names of classes that a training state holds; empty for none.
     """
 
     published: Message | None = None
-    entries: frozenset[str] = frozenset()
     class_names: tuple[str, ...] = ()
 
 
