@@ -2,8 +2,8 @@
 
 Convolutions and layers of vectors compute in float16, with weights of half the size, and so do the activations and
 choices between two of them. Preprocessing, normalization, softmax, means, decoding of boxes and suppression stay in
-float32: coordinates need more than float16's 11 bits, and sums more than its range. So do the layers that read pixels, which
-look for small differences between large, nearly equal values.
+float32: coordinates need more than float16's 11 bits, and sums more than its range. So do the layers that read pixels,
+which look for small differences between large, nearly equal values.
 
 Dimensions: D detections.
 """
@@ -113,11 +113,9 @@ def _value_inputs(node: Any) -> list[int]:
 
 
 def _find_float16_nodes(values: _Values) -> set[int]:
-    """Return the positions of all layers but the first, and of the nodes that compute from their outputs what they read."""
+    """Return the positions of all layers but the first, and of the nodes that compute what they read from them."""
     preprocessing = values.above(PREPROCESSED)
-    found = {
-        place for place, node in enumerate(values.nodes) if place not in preprocessing and _is_layer(node, values)
-    }
+    found = {place for place, node in enumerate(values.nodes) if place not in preprocessing and _is_layer(node, values)}
     layers = {place for place in found if found & values.above(values.nodes[place].input[0])}
     fed = set(layers)
     for place, node in enumerate(values.nodes):
