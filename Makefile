@@ -63,7 +63,7 @@ test-oldest:     ## test training and the commands with the oldest releases that
 	  tests/cli/test_strangers.py tests/test_package.py
 
 parity: install  ## compare with every recording in the folder BOXWRIGHT_GOLDEN, or with those shipped
-	$(BIN)/python -m pytest tests/parity
+	NVIDIA_TF32_OVERRIDE=0 $(BIN)/python -m pytest tests/parity
 
 # TensorFlow 2.15 is the last of the API's Keras, and Python 3.11 the last that it knows.
 RACE_ENV := .venv-race

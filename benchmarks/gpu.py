@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    set_tf32(allowed=False)
+    set_tf32(products=False)
     device = usable_device(arguments.device)
     rows: list[dict[str, Any]] = []
     for preset in arguments.presets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import fields, is_dataclass
 from typing import Any
 from weakref import ReferenceType, ref
@@ -16,6 +17,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.nn import folding
 from boxwright.nn.batch_norm import BatchNorm2d
 from boxwright.nn.folding import fold_batch_norms
+from boxwright.types.packing import collect_tensors
 from tests.exporters.small_detectors import FAMILIES, build, pictures, very_few_first
 
 
@@ -181,6 +183,24 @@ def test_bfloat16_finds_about_the_same() -> None:
     assert found.scores.dtype == torch.float32
     assert isinstance(found, bw.Detections)
     assert abs(float(found.scores[0] - plain.scores[0])) < 0.05
+
+
+@pytest.mark.slow_except("ssd")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_that_are_cast_once_are_those_that_autocast_casts(family: str) -> None:
+    """Rounding once or at each call is the same, where a layer's weights are read by that layer alone."""
+    detector = build(FAMILIES[family]).optimize(dtype=torch.bfloat16)
+    channels = detector.preprocessor.resizer.channels
+    inputs = torch.linspace(-1, 1, channels * 128 * 128).view(1, channels, 128, 128)
+    rounded = copy.deepcopy(detector)
+    for module in detector.network.modules():
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+            module.float()  # a float32 that holds what was rounded is cast to the same again
+    with torch.no_grad():
+        ours, theirs = (collect_tensors(each.predict(inputs)) for each in (rounded, detector))
+    assert len(ours) == len(theirs) > 0
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one.float().nan_to_num(), other.float().nan_to_num())
 
 
 class OnNoRows(nn.Module):

@@ -11,7 +11,6 @@ from PIL import Image
 from torchvision.ops import box_iou
 
 import boxwright as bw
-from boxwright.base.device import set_tf32
 from boxwright.config.load import parse_message
 from boxwright.data.batch import Batch
 from boxwright.nn.drop_path import StochasticDepth
@@ -37,9 +36,9 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _exact() -> Iterator[None]:
-    """Let products of float32 round as in every command: not to TF32."""
+    """Let nothing round to TF32, as what a GPU computes is compared with the CPU."""
     matmul, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    set_tf32(allowed=False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     yield
     torch.backends.cuda.matmul.allow_tf32 = matmul
     torch.backends.cudnn.allow_tf32 = convolutions

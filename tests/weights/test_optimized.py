@@ -17,8 +17,10 @@ from boxwright.weights.optimized import optimized
 from tests.exporters.small_detectors import FAMILIES, build, pictures
 
 
-@pytest.mark.slow_cases("float32-dtype0")
-@pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
+@pytest.mark.slow_cases("float32-dtype0", "float16-dtype2")
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16), ("float16", torch.float16)]
+)
 def test_precisions(precision: str, dtype: torch.dtype) -> None:
     detector = optimized(build(FAMILIES["ssd"]), precision, compile=False)
     assert detector.optimized
@@ -47,5 +49,5 @@ def test_the_fastest_is_what_is_measured_to_be(
 
 
 def test_another_precision_is_refused() -> None:
-    with pytest.raises(bw.ConfigError, match="--precision int8: expected float32, bfloat16, fastest"):
+    with pytest.raises(bw.ConfigError, match="--precision int8: expected float32, bfloat16, float16, fastest"):
         optimized(build(FAMILIES["ssd"]), "int8", compile=False)

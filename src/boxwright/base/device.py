@@ -68,22 +68,22 @@ def _unusable(name: str, error: Exception) -> ConfigError:
     return ConfigError(f"device {name!r} cannot be used: {first_line(error)}")
 
 
-def set_tf32(*, allowed: bool) -> None:
-    """Let GPUs round factors of this process's float32 products to TF32's 10 bits, or keep them exact.
+def set_tf32(*, products: bool) -> None:
+    """Let GPUs round factors of float32 convolutions to TF32's 10 bits, and where asked those of matrix products.
 
-    For processes of our own, commands and their workers, so that an evaluation rounds like the training run. PyTorch's
-    default differs between operations: convolutions round, matrix products do not.
+    For processes of our own, commands and their workers, so that an evaluation rounds like the training run. It is
+    PyTorch's default, which rounds convolutions and keeps products exact.
     """
     # `set_float32_matmul_precision` would allow it on CPUs too.
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.backends.cudnn.allow_tf32 = allowed
+    torch.backends.cuda.matmul.allow_tf32 = products
+    torch.backends.cudnn.allow_tf32 = True
 
 
 @contextmanager
 def tf32_allowed() -> Iterator[None]:
     """Let GPUs round to TF32 as long as this lasts, as a caller of the library asked; then as before."""
     matmul, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    set_tf32(allowed=True)
+    set_tf32(products=True)
     try:
         yield
     finally:

@@ -67,7 +67,7 @@ def prepare_inference(*, tf32: bool = False) -> None:
     """Set up this process for detecting with PyTorch, which is imported."""
     from boxwright.base.device import set_tf32
 
-    set_tf32(allowed=tf32)
+    set_tf32(products=tf32)
     keep_freed_memory()
 
 
@@ -78,7 +78,7 @@ def prepare_training(config: TrainEvalPipelineConfig, settings: RunSettings) -> 
     from boxwright.base.device import set_tf32
     from boxwright.pipeline.training import has_one_input_size
 
-    set_tf32(allowed=settings.tf32)
+    set_tf32(products=settings.tf32)
     # With inputs of one size, cuDNN's trials of its algorithms are over after a step; each new size would repeat them.
     torch.backends.cudnn.benchmark = has_one_input_size(config)
     if settings.device == "cpu" or not torch.cuda.is_available():

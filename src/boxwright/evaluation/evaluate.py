@@ -129,7 +129,7 @@ def _worker(model: Path, text: str, settings: EvaluationSettings) -> partial[lis
     if not evaluation.model.is_exported:
         from boxwright.base.device import set_tf32
 
-        set_tf32(allowed=settings.tf32)
+        set_tf32(products=settings.tf32)
         keep_freed_memory()
     return partial(_share, evaluation)
 

@@ -30,8 +30,8 @@ class EvaluationSettings:
         "auto",
         "torch, onnxruntime, openvino; auto: that of the model, which is PyTorch unless it is an exported file.",
     )
-    tf32: bool = setting(False, "Allow TF32 on a GPU, which rounds the inputs of float32 products to 10 bits.")
-    precision: str = setting("float32", "float32, bfloat16, or fastest, by measuring both.")
+    tf32: bool = setting(False, "On a GPU, round float32 matrix products to TF32 too, as convolutions are by default.")
+    precision: str = setting("float32", "float32, bfloat16, float16, or fastest: the first two measured.")
     compile: bool = setting(False, "Compile the network, which takes a minute or more.")
     allow_edited: bool = setting(False, "Open an exported file that was changed after `boxwright export` wrote it.")
     workers: int = setting(1, "Processes that read and decode images.", least=0)

@@ -275,7 +275,7 @@ def embedding_worker(job: ContextJob) -> Callable[[int], int]:
 
     if job.threads:
         torch.set_num_threads(job.threads)
-    set_tf32(allowed=False)
+    set_tf32(products=False)
     embed = open_embedder(job.checkpoint, device=job.settings.device)
     return lambda unit: _embed_file(job, unit, embed)
 

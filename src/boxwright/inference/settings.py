@@ -40,11 +40,13 @@ class PredictionSettings:
         "auto",
         "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available; a runtime may have others, such as tensorrt.",
     )
-    tf32: bool = setting(False, "Allow TF32 on a GPU, which rounds the inputs of float32 products to 10 bits.")
+    tf32: bool = setting(False, "On a GPU, round float32 matrix products to TF32 too, as convolutions are by default.")
     runtime: str = setting(
         "auto", "torch, onnxruntime, openvino; auto: that of the model, which is PyTorch unless it is an exported file."
     )
-    precision: str = setting("float32", "float32, bfloat16, or fastest: the one measured to be.")
+    precision: str = setting(
+        "float32", "float32, bfloat16, float16, or fastest: of the first two, the one measured to be."
+    )
     compile: bool = setting(False, "Compile the network; takes a minute or more first.")
     allow_edited: bool = setting(False, "Open an exported file that was modified.")
     context: str = setting("", "For Context R-CNN: a camera's memory, a .npy of `boxwright context build --banks`.")

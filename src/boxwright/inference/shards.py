@@ -257,7 +257,7 @@ def _set_up_pytorch(job: Job) -> None:
 
     if job.threads:
         torch.set_num_threads(job.threads)
-    set_tf32(allowed=job.model.settings.tf32)
+    set_tf32(products=job.model.settings.tf32)
     keep_freed_memory()
 
 

@@ -23,7 +23,7 @@ from boxwright.nn.batch_norm import gain_and_shift
 
 @torch.no_grad()
 def input_sizes(network: nn.Module, run: Callable[[], object]) -> dict[nn.Module, torch.Size]:
-    """Return, for each convolution that a run calls, the size [B, C, H, W] of its largest map.
+    """Return, for each convolution or linear layer that a run calls, the size of its largest input.
 
     Those that are called on no rows alone, as a second stage is without boxes, are not among them.
 
@@ -42,7 +42,7 @@ def input_sizes(network: nn.Module, run: Callable[[], object]) -> dict[nn.Module
 
     with ExitStack() as hooks:
         for module in network.modules():
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
                 hooks.enter_context(module.register_forward_pre_hook(sees))
         run()
     return sizes

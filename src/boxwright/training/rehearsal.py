@@ -320,7 +320,7 @@ def fitting(measured: DryRunReport, most: int) -> int:
 
 
 if __name__ == "__main__":
-    set_tf32(allowed=False)
+    set_tf32(products=False)
     keep_freed_memory()  # as `boxwright train` does, whose steps would otherwise take a third longer
     try:
         for measured in _measure(load_config(sys.argv[1]), usable_device(sys.argv[2])):

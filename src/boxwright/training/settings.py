@@ -109,7 +109,9 @@ class RunSettings:
     recompute: bool = setting(
         False, "Recompute the backbone's feature maps in the backward pass: less memory, a fifth more time.", _SPEED
     )
-    tf32: bool = setting(False, "Allow TF32 on a GPU, which rounds the inputs of float32 products to 10 bits.", _SPEED)
+    tf32: bool = setting(
+        False, "On a GPU, round float32 matrix products to TF32 too, as convolutions are by default.", _SPEED
+    )
     profile: bool = setting(False, "Profile ten steps: print where the time goes, write a trace, stop.", _SPEED)
     device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available.", _SPEED)
     data_timeout: float = setting(

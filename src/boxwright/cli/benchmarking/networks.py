@@ -39,7 +39,7 @@ def open_network(name: str, settings: BenchmarkSettings) -> dict[str, Contender]
     Args:
         name: A run's folder, a checkpoint, a configuration, `preset:NAME`, or torchvision's as `torchvision:NAME`.
     """
-    set_tf32(allowed=settings.tf32)
+    set_tf32(products=settings.tf32)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     if name.startswith(_TORCHVISION):
