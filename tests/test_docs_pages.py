@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import json
 import re
 import shlex
@@ -72,6 +73,13 @@ def test_the_python_page_begins_with_what_is_used_most() -> None:
     names = [line.rsplit(".", 1)[1] for line in page.splitlines() if line.startswith("::: ")]
     assert names[:5] == ["load", "Model", "Result", "train", "Run"]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", boxwright.__all__)
+def test_examples_of_a_docstring_are_a_section(name: str) -> None:
+    """Elsewhere Markdown takes >>> for quotations, and brackets in what an example prints for links."""
+    text = inspect.getdoc(getattr(boxwright, name)) or ""
+    assert not re.search(r"^>>>", text, re.MULTILINE)
 
 
 @pytest.mark.slow

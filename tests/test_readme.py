@@ -33,7 +33,7 @@ COMMANDS = [
 
 
 def test_blocks_are_found() -> None:
-    assert [command[0] for command in COMMANDS].count("boxwright") == 12
+    assert [command[0] for command in COMMANDS].count("boxwright") == 13
     assert [command[0] for command in COMMANDS if command[0] != "boxwright"] == ["pip"]
     for target in ("demo", "test", "parity"):
         assert f"`make {target}`" in README

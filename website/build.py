@@ -92,6 +92,7 @@ show_source = false
 heading_level = 2
 members_order = "source"
 separate_signature = true
+line_length = 80
 show_signature_annotations = true
 signature_crossrefs = false
 """

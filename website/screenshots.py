@@ -60,8 +60,10 @@ def take(commands: Commands, folder: Path) -> None:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        _of_file(browser, commands.work / "demo" / "report" / "index.html", folder / "report.jpg", "#look", 900)
-        _of_file(browser, commands.work / "data-page" / "index.html", folder / "data_report.jpg", "#classes", 980)
+        _of_file(browser, commands.work / "demo" / "report" / "index.html", folder / "report.jpg", "#look", (880, 900))
+        _of_file(
+            browser, commands.work / "data-page" / "index.html", folder / "data_report.jpg", "#classes", (1200, 720)
+        )
         with _served(commands.work, DETECTOR) as address:
             _of_playground(browser, address, commands.work, folder / "playground.jpg")
         browser.close()
@@ -86,8 +88,8 @@ def file_address(path: Path) -> str:
     return path.resolve().as_uri()
 
 
-def _of_file(browser: Browser, source: Path, target: Path, place: str, height: int) -> None:
-    page = _page(browser, 880, height)
+def _of_file(browser: Browser, source: Path, target: Path, place: str, size: tuple[int, int]) -> None:
+    page = _page(browser, *size)
     page.goto(file_address(source))
     page.wait_for_timeout(1500)
     page.locator(place).first.evaluate("one => window.scrollTo(0, one.getBoundingClientRect().top + scrollY - 60)")
@@ -100,6 +102,7 @@ def _of_playground(browser: Browser, address: str, work: Path, target: Path) -> 
     pictures = sorted((work / "demo" / "blood_cells" / "test").glob("*.jpg"))[_PICTURES]
     page.set_input_files("#file", [str(path) for path in pictures])
     page.locator("#score").fill("0.5")
+    page.locator("#score").blur()  # or a ring would be drawn around it
     page.locator("#strip [role=option]", has_text="waiting").first.wait_for(state="detached")
     # How long a detection took on a machine that builds documentation says nothing about the detector.
     page.locator("#stages .note").first.evaluate("one => { one.textContent = one.textContent.split(' · ')[0] }")

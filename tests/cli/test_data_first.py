@@ -67,7 +67,7 @@ def test_doctor_takes_data(tmp_path: Path) -> None:
     data = roboflow_yolo(tmp_path / "export")
     output = run("doctor", data)
     assert "YOLO, 20 images to train and 6 to evaluate" in output
-    assert output.splitlines()[-1] == f"next: boxwright init {data}"
+    assert output.splitlines()[-1] == f"next: boxwright train {data}"
     rows = json.loads(run_json("doctor", data / "data.yaml", "--json"))
     assert {row["check"] for row in rows} >= {"data", "readable", "boxes", "duplicates", "leak", "class_balance"}
     unsplit = json.loads(run_json("doctor", voc(tmp_path / "voc"), "--json"))
@@ -77,7 +77,7 @@ def test_doctor_takes_data(tmp_path: Path) -> None:
 def test_doctor_fixes_data_of_a_folder_and_of_a_configuration(tmp_path: Path, small_config: Path) -> None:
     data = voc(tmp_path / "voc")
     output = run("doctor", data, "--fix", tmp_path / "mended")
-    assert output.splitlines()[-1] == f"next: boxwright init {tmp_path / 'mended'}"
+    assert output.splitlines()[-1] == f"next: boxwright train {tmp_path / 'mended'}"
     assert (tmp_path / "mended" / "train" / "_annotations.coco.json").is_file()
     run("doctor", small_config, "--no_steps", "--fix", tmp_path / "of-config")
     assert (tmp_path / "of-config" / "valid" / "_annotations.coco.json").is_file()

@@ -40,14 +40,16 @@ def load(
     context: str | Path | None = None,
     runtime: str = "auto",
 ) -> Model:
-    """Open a detector of any kind; nothing in the process around it changes.
+    """Open a detector: of a run, a checkpoint, an exported file, published weights, or TensorFlow.
 
-    On a CPU that other programs use too, set GOMP_SPINCOUNT=1000 before torch is imported, as our commands do.
+    Nothing in the process around it changes. On a CPU that other programs use too, set GOMP_SPINCOUNT=1000 before torch
+    is imported, as the command line does.
 
     Args:
         source: A run's folder (its newest checkpoint), a checkpoint, a model zoo archive, a SavedModel, a frozen graph,
-            an exported .onnx, .xml, .tflite or .pt2, or hf://USER/NAME[@REVISION], a model on Hugging Face's hub, which
-            is fetched into the hub's cache; PyTorch is imported for .pt2 and checkpoints alone.
+            an exported .onnx, .xml, .tflite or .pt2; "demo" for the detector in the package; a name of published
+            weights such as "d_fine_s_coco"; or hf://USER/NAME[@REVISION], a model on Hugging Face's hub. What is
+            fetched is kept in a cache. PyTorch is imported for .pt2 and checkpoints alone.
         device: cpu, cuda, a GPU as 1, cuda:1 or torch.device, or auto for a GPU if available. Exports run on the
             CPU for auto, or where their runtime can: ONNX Runtime on cuda and tensorrt, OpenVINO on gpu and npu.
         config: The configuration, for TensorFlow weights without a pipeline.config.
@@ -91,14 +93,15 @@ def _threshold(conf: float | None, min_score: float | None) -> float | None:
 class Model:
     """Detects objects in pictures; returned by `boxwright.load`.
 
-    >>> model = boxwright.load("model")
-    >>> result = model("photos/street.png", conf=0.3)
-    >>> result.image_size
-    (96, 96)
-    >>> [len(result) > 0 for result in model(["photos/street.png", "photos/yard.png"])]
-    [True, True]
-    >>> model.names
-    ['circle', 'square', 'triangle', 'star']
+    Examples:
+        >>> model = boxwright.load("model")
+        >>> result = model("photos/street.png", conf=0.3)
+        >>> result.image_size
+        (96, 96)
+        >>> [len(result) > 0 for result in model(["photos/street.png", "photos/yard.png"])]
+        [True, True]
+        >>> model.names
+        ['circle', 'square', 'triangle', 'star']
 
     Attributes:
         path: The source that was opened.

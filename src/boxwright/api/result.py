@@ -79,14 +79,15 @@ class Result:
     `len(result)` counts the objects; `result[0]` is one of them; `result[result.scores > 0.3]`, `result[:10]` and
     `result[[2, 5]]` are results with some of them; `for found_object in result` iterates over them.
 
-    >>> result = boxwright.load("model")("photos/street.png")
-    >>> best = result[0]
-    >>> best.box.shape, 0 < best.score <= 1, best.name in ("circle", "square", "triangle", "star")
-    ((4,), True, True)
-    >>> len(result[result.scores >= best.score])
-    1
-    >>> result.save("street-detected.png")
-    PosixPath('street-detected.png')
+    Examples:
+        >>> result = boxwright.load("model")("photos/street.png")
+        >>> best = result[0]
+        >>> best.box.shape, 0 < best.score <= 1, best.name in ("circle", "square", "triangle", "star")
+        ((4,), True, True)
+        >>> len(result[result.scores >= best.score])
+        1
+        >>> result.save("street-detected.png")
+        PosixPath('street-detected.png')
 
     Attributes:
         objects: The objects as arrays.

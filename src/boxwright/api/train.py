@@ -120,9 +120,10 @@ def train(
     From annotated pictures, for which a configuration is written into the run's folder first, as `boxwright train DATA`
     does; or from a configuration, `train("pipeline.config", "model")`. Under torchrun all processes make the same call.
 
-    >>> run = boxwright.train("my-data", epochs=1)
-    >>> run.step > 0, run.best.name
-    (True, 'best.pt')
+    Examples:
+        >>> run = boxwright.train("my-data", epochs=1)
+        >>> run.step > 0, run.best.name
+        (True, 'best.pt')
 
     Args:
         config: Annotated pictures, as `data`: a folder or a data.yaml; or the configuration: a file, "preset:NAME", or

@@ -169,12 +169,12 @@ def _fix(data: tuple[Path, dict[str, Any]], changes: list[str], out: Path) -> No
     if not done.has_masks:
         console.print("only boxes are written: not every object has an outline", markup=False)
     console.print(f"fixed data: {done.folder}", markup=False)
-    suggest("init", done.folder)
+    suggest("train", done.folder)
 
 
 def _suggest_next(config: Path, changes: list[str] | None, *, fatal: bool) -> None:
     if not _is_configuration(config):
-        suggest("doctor", config, "--fix", "fixed") if fatal else suggest("init", config)
+        suggest("doctor", config, "--fix", "fixed") if fatal else suggest("train", config)
     elif fatal:
         suggest("doctor", config, when="after fixing the fatal findings")
     else:

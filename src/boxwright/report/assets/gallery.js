@@ -152,7 +152,7 @@ form.addEventListener("reset", () => setTimeout(filter));
 form.addEventListener("submit", (event) => event.preventDefault());
 const first = rows(report.data.first).filter((event) => event.type !== 0);
 events.set(first);
-$("shown").textContent = `the ${first.length} worst events; filters show the others`;
+$("shown").textContent = `the ${first.length} worst errors; filters show the others`;
 
 const labels = pager({ host: "disagreements", page: "disagreements-page", before: "disagreements-before", after: "disagreements-after" }, MOST, (event, place) => eventCard(event, () => look(event.image, event, labels.items, place)));
 labels.set(rows(report.data.disagreements));
