@@ -126,6 +126,7 @@ def _publishers(published: tuple[PublishedWeights, ...]) -> list[str]:
 def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
     from boxwright.config.preset import preset_path, preset_text
     from boxwright.pipeline.load import load_config
+    from boxwright.pipeline.message import learns_masks
     from boxwright.weights.published import published_for
 
     comment = takewhile(lambda line: line.startswith("#"), preset_text(name).split("\n"))
@@ -146,10 +147,8 @@ def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
     print(f"file        {preset_path(name)}")
     for weights in published_for(name):
         _describe_weights(name, weights)
-    two_stage = config.model.faster_rcnn if config.model is not None else None
-    # The third stage predicts masks, which the readers must then load.
-    masks = two_stage is not None and two_stage.number_of_stages == 3
-    _next_steps(name, "    load_instance_masks: true\n    mask_type: PNG_MASKS\n" if masks else "")
+    in_readers = "    load_instance_masks: true\n    mask_type: PNG_MASKS\n" if learns_masks(config) else ""
+    _next_steps(name, in_readers)
 
 
 def _describe_weights(preset: str, weights: PublishedWeights) -> None:

@@ -69,7 +69,7 @@ class TrainEvalPipelineConfig(Message, path=""):
     rules = (
         refuse("train_input_reader.load_instance_masks",
             "the detector learns masks; set it to true, and mask_type to what the records have",
-            when=lambda c: _learns_masks(c) and not _reads_masks(c.train_input_reader)),
+            when=lambda c: learns_masks(c) and not _reads_masks(c.train_input_reader)),
         refuse("train_input_reader.num_keypoints",
             "{train_input_reader.num_keypoints}, but keypoint_box_coder has "
             "{model.ssd.box_coder.keypoint_box_coder.num_keypoints}; set it to the same",
@@ -150,7 +150,8 @@ def _trained(config: TrainEvalPipelineConfig, family: str) -> Any:
     return getattr(config.model, family) if config.model is not None and config.has("train_config") else None
 
 
-def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
+def learns_masks(config: TrainEvalPipelineConfig) -> bool:
+    """Tell whether a detector is to be trained that learns masks, which the readers must then load."""
     two_stage, center_net = _trained(config, "faster_rcnn"), _trained(config, "center_net")
     rf_detr = _trained(config, "rf_detr")
     if center_net is not None:

@@ -145,6 +145,24 @@ def test_presets_of_the_zoo(model: str, tmp_path: Path) -> None:
     assert detector.num_classes == 4
 
 
+def test_a_detector_that_learns_masks_reads_them(tmp_path: Path) -> None:
+    """In every format that has masks; a run's own configuration keeps that for other data."""
+    for make, extra in ((coco, m.InstanceMaskType.DEFAULT), (tfrecords, m.InstanceMaskType.PNG_MASKS)):
+        (tmp_path / make.__name__).mkdir()
+        data, out = make(tmp_path / make.__name__), tmp_path / f"{make.__name__}.config"
+        settings = InitSettings(model="mask_rcnn_mobilenet_v3_fpn_shapes", batch="2", epochs=1, steps=False)
+        config = bw.load_config(init_config(data, out, settings).config)
+        readers = [config.train_input_reader, *config.eval_input_reader]
+        assert len(readers) == 2
+        for reader in readers:
+            assert reader is not None
+            assert reader.load_instance_masks
+            assert reader.has("mask_type") == (extra == m.InstanceMaskType.PNG_MASKS)
+            sample = build_dataset(reader, "reader")[0]
+            assert sample.masks is not None
+            assert sample.masks.any()
+
+
 def test_a_center_net_without_anchors(tmp_path: Path) -> None:
     data = yolo(tmp_path / "data")
     settings = InitSettings(model="center_net_resnet101_v2_512", imgsz="96x64", batch="2", epochs=10, steps=False)

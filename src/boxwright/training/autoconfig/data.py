@@ -98,6 +98,14 @@ def open_data(recognized: RecognizedData, stem: Path, settings: InitSettings, pr
     return OpenedData(train, held_out, training, facts, records, files, choices)
 
 
+def load_masks(*readers: m.InputReader) -> None:
+    """Let readers load the masks that a detector learns; in TFRecords they are images, as most tools write them."""
+    for reader in readers:
+        reader.load_instance_masks = True
+        if reader.tf_record_input_reader is not None:
+            reader.mask_type = m.InstanceMaskType.PNG_MASKS
+
+
 def _account(
     name: str, dataset: Dataset, settings: InitSettings, choices: list[Choice], progress: Progress | None
 ) -> tuple[DatasetUsage, Collection[int]]:

@@ -11,6 +11,7 @@ from boxwright.base.files import is_file
 from boxwright.config.load import dump_message
 from boxwright.config.preset import preset_names
 from boxwright.pipeline import messages as m
+from boxwright.pipeline.message import learns_masks
 from boxwright.pipeline.overrides import apply_override
 from boxwright.pipeline.run_length import stretch
 from boxwright.training.autoconfig.choices import (
@@ -20,6 +21,7 @@ from boxwright.training.autoconfig.choices import (
     choose_fine_tuning,
     choose_fine_tuning_length,
 )
+from boxwright.training.autoconfig.data import load_masks
 from boxwright.training.autoconfig.write import KEEPING_STATISTICS, family_name, fine_tuning_optimizer
 from boxwright.training.length import epochs_text, steps_through
 from boxwright.weights.restore import stored_config
@@ -75,6 +77,8 @@ def adapt_configuration(
         apply_override(config, f"model {{ {family} {{ {KEEPING_STATISTICS[family]} }} }}")
     weights = _start_from(recipe, settings)
     config.train_input_reader, config.eval_input_reader = train, [held_out]
+    if learns_masks(config):
+        load_masks(train, held_out)
     config.clear("pedigree")
     return config, [
         Choice("model", f"that of {settings.model}", "its own configuration, with these data's classes"),

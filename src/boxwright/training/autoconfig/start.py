@@ -19,6 +19,7 @@ from boxwright.nn.network import is_within
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import Overrides, load_config
+from boxwright.pipeline.message import learns_masks
 from boxwright.training.autoconfig.choices import (
     DEFAULT_PRESET,
     NO_WEIGHTS,
@@ -31,7 +32,7 @@ from boxwright.training.autoconfig.choices import (
     choose_input,
     choose_length,
 )
-from boxwright.training.autoconfig.data import OpenedData, open_data
+from boxwright.training.autoconfig.data import OpenedData, load_masks, open_data
 from boxwright.training.autoconfig.from_run import adapt_configuration, is_run
 from boxwright.training.autoconfig.from_run import config_text as run_config_text
 from boxwright.training.autoconfig.write import (
@@ -109,6 +110,8 @@ def init_config(
         _require_weights(settings.weights)  # before the data are read, which may take minutes
     recognized = recognize(data, **asdict(settings.reading))
     opened = open_data(recognized, stem, settings, progress)
+    if base is not None and learns_masks(base):
+        load_masks(opened.train, opened.held_out)
     if base is None:
         slots, images = opened.training.categories.num_slots, opened.facts.images
         config, choices = adapt_configuration(settings, images, slots, opened.train, opened.held_out)
