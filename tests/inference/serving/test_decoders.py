@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxwright.inference.serving.decoders import Decoders, decoder_count
+from boxwright.inference.serving.decoders import DecodeRequest, Decoders, decoder_count
 from boxwright.inference.serving.requests import BadRequest
 from boxwright.inference.serving.settings import ServerSettings
 from tests.exporters.small_detectors import pictures
@@ -30,7 +30,7 @@ def hold_nothing(_: int) -> None:
 
 
 def ask(decoders: Decoders, body: bytes, seconds: float = 120) -> Awaitable[object]:
-    return decoders.read("upload", "image/png", body, time.monotonic() + seconds, hold_nothing)
+    return decoders.read(DecodeRequest("upload", "image/png", body, 0, hold_nothing), time.monotonic() + seconds)
 
 
 def with_decoders(do: Callable[[Decoders], Awaitable[None]], **settings: float) -> list[str]:
@@ -73,7 +73,8 @@ def slow_jpeg() -> bytes:
 def test_pictures_come_back_as_they_are() -> None:
     async def do(decoders: Decoders) -> None:
         for picture in [PICTURE, np.zeros((1, 1, 3), np.uint8), np.full((2500, 3000, 3), 7, np.uint8)]:
-            found = await decoders.read("upload", None, png(picture), time.monotonic() + 120, hold_nothing)
+            request = DecodeRequest("upload", None, png(picture), 0, hold_nothing)
+            found = await decoders.read(request, time.monotonic() + 120)
             (image,) = found.images
             np.testing.assert_array_equal(image, picture)
 

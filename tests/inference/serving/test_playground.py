@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from boxwright.base.errors import ConfigError
 from boxwright.inference.serving.app import make_app
@@ -48,6 +53,31 @@ def test_the_page_runs_its_own_files_alone(client: TestClient) -> None:
     assert set(re.findall(r'(?:src|href)="([^"#]+)"', page.text)) == set(OWN)
     # Styles and scripts in the page would not run under the policy.
     assert not re.search(r"<style| style=| on[a-z]+=|<script[^>]*>[^<]", page.text)
+
+
+def test_each_model_reads_pictures_by_the_scale_of_its_data() -> None:
+    """A picture of 12 bits is what its upper 8 are to the model of such data alone; by every address that names one."""
+    models = [ServedModel(exported_detector().file, name, SETTINGS) for name in ("bytes", "twelve")]
+    session = models[1].current.detector.session
+    session.metadata = replace(session.metadata, input={**session.metadata.input, "white_level": 255.0 * 16})
+    bright = PICTURES[0]
+    deep = io.BytesIO()
+    Image.fromarray(bright[..., 0].astype(np.uint16) * 16).save(deep, "PNG")
+    with TestClient(make_app(models, SETTINGS, Counters())) as client:
+
+        def boxes(name: str, data: bytes) -> tuple[object, object]:
+            found = client.post(
+                f"/detect?model={name}&min_score=0.05", content=data, headers={"content-type": "image/png"}
+            )
+            asked = {"instances": [{"b64": base64.b64encode(data).decode()}]}
+            predicted = client.post(f"/v1/models/{name}:predict", json=asked)
+            return found.json()["detections"], predicted.json()["predictions"][0]["detection_scores"]
+
+        expected = boxes("bytes", png(bright[..., 0]))
+        assert expected[0]
+        assert boxes("twelve", png(bright[..., 0])) == expected
+        assert boxes("twelve", deep.getvalue()) == expected
+        assert boxes("bytes", deep.getvalue()) != expected
 
 
 def test_sample_pictures_are_offered_by_number(client: TestClient) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -33,7 +32,7 @@ from boxwright.evaluation.results import keypoints_of_classes, large_values
 from boxwright.inference.serving import open_inference_protocol as v2
 from boxwright.inference.serving import tensorflow_protocol as tf
 from boxwright.inference.serving.batcher import QueueFull, Row
-from boxwright.inference.serving.decoders import DecodedRequest, Decoders
+from boxwright.inference.serving.decoders import DecodedRequest, DecodeRequest, Decoders
 from boxwright.inference.serving.guard import (
     Browsers,
     BudgetedResponse,
@@ -160,10 +159,6 @@ def make_app(
         watch: Whether to reload the models' files when they change.
         samples: Pictures that the page offers for a first try.
     """
-    # Pictures are decoded before it is known for which model: of several with other scales, the setting decides.
-    levels = {model.current.detector.metadata.white_level for model in models}
-    if not settings.white_level and len(levels) == 1:
-        settings = replace(settings, white_level=levels.pop())
     decoders = Decoders(settings, counters.count_replaced)
     runner, known = _Runner(settings, decoders), Models(models)
     # Without FastAPI's pages, which load scripts from a public CDN, and know nothing of bodies that are read by hand.
@@ -200,12 +195,15 @@ class _Runner:
         self._settings, self._decoders = settings, decoders
         self.held = MemoryBudget(settings.max_held_mib)
 
-    async def read(self, request: Request, kind: str, head: str | None, share: MemoryReservation) -> DecodedRequest:
-        """Return a request's decoded content."""
+    async def read(
+        self, request: Request, model: ServedModel, kind: str, head: str | None, share: MemoryReservation
+    ) -> DecodedRequest:
+        """Return a request's content, its pictures of more than 8 bits read as the model's training data were."""
+        white_level = self._settings.white_level or model.current.detector.metadata.white_level
         deadline = self._deadline(request)
         announced = request.headers.get("content-length", "")
         body = await read_body(request.stream(), announced, self._settings, deadline, share.add)
-        return await self._decoders.read(kind, head, body, deadline, share.add)
+        return await self._decoders.read(DecodeRequest(kind, head, body, white_level, share.add), deadline)
 
     async def __call__(
         self, request: Request, model: ServedModel, images: list[NDArray[np.uint8]]
@@ -266,7 +264,7 @@ def _add_detect(app: FastAPI, models: Models, runner: _Runner, least_score: floa
             raise BadRequest(404, f"no model {(name or '')[:60]!r}; see /models")
         with ExitStack() as held:
             share = held.enter_context(MemoryReservation(runner.held))
-            asked = await runner.read(request, "upload", request.headers.get("content-type"), share)
+            asked = await runner.read(request, model, "upload", request.headers.get("content-type"), share)
             (row,), served = await runner(request, model, asked.images)
             (image,) = asked.images
             size = (image.shape[0], image.shape[1])
@@ -295,7 +293,7 @@ def _add_tensorflow(app: FastAPI, models: Models, runner: _Runner, *, raw_output
         model = known(name, version, label)
         with ExitStack() as held:
             share = held.enter_context(MemoryReservation(runner.held))
-            read = await runner.read(request, "tensorflow", None, share)
+            read = await runner.read(request, model, "tensorflow", None, share)
             rows, _ = await runner(request, model, read.images)
             wanted = tuple(read.fields["wanted"]) or (tuple(rows[0]) if raw_outputs else ())
             asked = tf.PredictRequest(read.images, read.fields["by_row"], wanted)
@@ -356,7 +354,7 @@ def _add_open_inference(app: FastAPI, models: Models, runner: _Runner) -> None:
         model = known(name, version)
         with ExitStack() as held:
             share = held.enter_context(MemoryReservation(runner.held))
-            read = await runner.read(request, "open_inference", request.headers.get(v2.LENGTH_HEADER), share)
+            read = await runner.read(request, model, "open_inference", request.headers.get(v2.LENGTH_HEADER), share)
             rows, served = await runner(request, model, read.images)
             asked = v2.InferRequest(read.images, **read.fields)
             share.add(answer_bytes(rows, asked.outputs))

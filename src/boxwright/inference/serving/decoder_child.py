@@ -18,6 +18,7 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,14 @@ def answered(question: dict[str, Any], file: int, settings: ServerSettings) -> b
     """Return the answer to a request, whose body is read from a file and whose pictures are written to it.
 
     Args:
-        question: `kind`, which protocol; `head`, one of its headers; `size` of the body.
+        question: `kind`, which protocol; `head`, one of its headers; `size` of the body; the pictures' `white_level`.
 
     Returns:
         JSON: the pictures' `sizes` and the request's `fields`, or a `status` and a `reason`.
     """
     try:
         body = os.pread(file, question["size"], 0)
+        settings = replace(settings, white_level=question["white_level"])
         pictures, fields = _READERS[question["kind"]](body, question["head"], settings)
         place = 0
         for picture in pictures:

@@ -59,17 +59,26 @@ class DecodedRequest:
 
 
 @dataclass(frozen=True)
-class _DecodeRequest:
-    """A request, as it is sent to a process."""
+class DecodeRequest:
+    """A request, as it is sent to a process.
+
+    Attributes:
+        kind: Which protocol, as named in `boxwright.inference.serving.decoder_child`.
+        head: The protocol's header, if it has one.
+        white_level: What is white in pictures of more than 8 bits; 0 for that of 16 bits.
+        hold: Called with the pictures' bytes before they are copied; may raise to refuse them.
+    """
 
     kind: str
     head: str | None
     body: bytes
+    white_level: float
     hold: Callable[[int], None]
 
     def message(self, seconds: float) -> bytes:
         """Return the bytes to send; the body is in the file."""
-        return orjson.dumps({"kind": self.kind, "head": self.head, "size": len(self.body), "seconds": seconds})
+        about = {"kind": self.kind, "head": self.head, "white_level": self.white_level}
+        return orjson.dumps({**about, "size": len(self.body), "seconds": seconds})
 
 
 @dataclass(eq=False)
@@ -135,21 +144,15 @@ class Decoders:
         """The processes' ids."""
         return [child.process.pid for child in self._children]
 
-    async def read(
-        self, kind: str, head: str | None, body: bytes, deadline: float, hold: Callable[[int], None]
-    ) -> DecodedRequest:
+    async def read(self, question: DecodeRequest, deadline: float) -> DecodedRequest:
         """Return a decoded request.
 
         Args:
-            kind: Which protocol, as named in `boxwright.inference.serving.decoder_child`.
-            head: The protocol's header, if it has one.
             deadline: When it must be decoded, on the clock of `time.monotonic`.
-            hold: Called with the pictures' bytes before they are copied; may raise to refuse them.
 
         Raises:
             BadRequest: If the request is malformed, too large, or takes too long.
         """
-        question = _DecodeRequest(kind, head, body, hold)
         for again in (True, False):
             child = await self._take(deadline)
             working = asyncio.ensure_future(self._work(child, question, deadline))
@@ -198,7 +201,7 @@ class Decoders:
                 return
         self._free.append(child)
 
-    async def _work(self, child: _DecoderProcess, question: _DecodeRequest, deadline: float) -> DecodedRequest:
+    async def _work(self, child: _DecoderProcess, question: DecodeRequest, deadline: float) -> DecodedRequest:
         # Until an answer has arrived whole, the process is out of step with its requests, and only of use if replaced.
         why = "died"
         try:
@@ -232,7 +235,7 @@ class Decoders:
             answer["fields"],
         )
 
-    async def _answer(self, child: _DecoderProcess, question: _DecodeRequest, seconds: float) -> dict[str, Any]:
+    async def _answer(self, child: _DecoderProcess, question: DecodeRequest, seconds: float) -> dict[str, Any]:
         await _copied(write_all, child.file, memoryview(question.body))
         message = question.message(seconds)
         async with asyncio.timeout(seconds):
