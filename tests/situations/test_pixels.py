@@ -288,15 +288,25 @@ def test_files_and_serving_read_what_the_model_was_trained_with(tmp_path: Path) 
         np.testing.assert_array_equal(image, gray_as_colors(GRAY))
 
 
-def test_dark_files_of_16_bits_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_dark_files_of_16_bits_are_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A detector of bytes reads the upper 8 of 16 bits, as TensorFlow does; the first dark file of a call is named."""
     data = encoded(deep_image(TWELVE), "PNG")
     (tmp_path / "a.png").write_bytes(data)
-    for given in (data, tmp_path / "a.png"):
+    read: list[Path] = []
+
+    def read_once(path: Path) -> bytes:
+        read.append(path)
+        return path.read_bytes()
+
+    monkeypatch.setattr("boxwright.api.pictures.read_file", read_once)
+    for given in (data, tmp_path / "a.png", io.BytesIO(data)):
         caplog.clear()
         (picture,) = iterate_pictures([given])
         np.testing.assert_array_equal(picture.image, gray_as_colors(TWELVE >> 8).astype(np.uint8))
         assert "nearly black by the upper 8 bits; state what is white, 4095 for 12 bits: scale=4095" in caplog.text
+    assert read == [tmp_path / "a.png"]
     caplog.clear()
     list(iterate_pictures([data, PICTURE], 4095))
     list(iterate_pictures([encoded(Image.fromarray(PICTURE), "PNG")]))

@@ -19,7 +19,7 @@ from PIL import Image
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import cause, is_folder, read_file
-from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, explain_darkness, read_array, read_image, to_rgb
+from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, explain_darkness, read_array, to_rgb
 from boxwright.inference.fetch import fetch_image
 from boxwright.inference.files import IMAGES, VIDEOS, find_images
 from boxwright.types.pixels import (
@@ -126,30 +126,23 @@ def iterate_pictures_or_errors(
     # An iterator may be endless, so its images are checked one at a time.
     for number, image in enumerate(images):
         try:
-            if number == 0 and not of_files:
-                _warn_of_darkness(image)
             if not is_checked:
                 _check_floats([image], white)
-            yield _picture(image, f"image {number}", (white, of_files), channels)
+            file = _read_file(image, f"image {number}", channels)
+            if file is None:
+                yield _from_memory(image, f"image {number}", (white, of_files), channels)
+                continue
+            where = file.source or f"image {number}"
+            # Of the first alone, as no scale is known.
+            if number == 0 and not of_files and (line := explain_darkness(file.data, where)):
+                _LOG.warning(line)
+            yield Picture(decode_image(file.data, where, upright=True, white_level=of_files), file.source)
         except DataError as error:
             named = isinstance(image, str | os.PathLike)
             yield Picture(np.zeros((0, 0, _COLORS), np.uint8), os.fspath(image) if named else "", str(error))
 
 
-def _warn_of_darkness(image: Any) -> None:
-    """Log that the first file of a call is nearly black by its upper 8 bits, as no scale is known."""
-    data = bytes(image) if isinstance(image, bytes | bytearray) else b""
-    if isinstance(image, str | os.PathLike) and str(image).lower().endswith(_DEEP_SUFFIXES) and os.path.isfile(image):
-        data = read_file(Path(image), DataError)
-    if data and (
-        line := explain_darkness(data, os.fspath(image) if isinstance(image, str | os.PathLike) else "image 0")
-    ):
-        _LOG.warning(line)
-
-
 _LOG = logging.getLogger("boxwright")
-# Of formats that have more than 8 bits.
-_DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".pgm", ".ppm")
 
 
 def _check_floats(images: Iterable[Any], white: float) -> None:
@@ -171,31 +164,50 @@ def _is_several(path: str | os.PathLike[str]) -> bool:
     return "://" not in text and (is_folder(text) or (not os.path.exists(text) and any(c in text for c in "*?[")))
 
 
-def _picture(image: Any, where: str, whites: tuple[float, float], channels: int) -> Picture:
-    white, of_files = whites
-    if isinstance(image, str | os.PathLike) and str(image).lower().endswith(ARRAY_SUFFIX) and "://" not in str(image):
-        return Picture(_pixels(read_array(Path(image)), str(image), white, channels), str(image))
-    if channels > _COLORS and not (isinstance(image, np.ndarray) or hasattr(image, "detach")):
+@dataclass(frozen=True)
+class _File:
+    """The bytes of an image file, and its path or address; empty if it has none."""
+
+    data: bytes
+    source: str = ""
+
+
+def _read_file(image: Any, where: str, channels: int) -> _File | None:
+    """Return an image file, wherever it is; None for pixels in memory or in a .npy file."""
+    if _is_array_file(image) or (hasattr(image, "ndim") and not isinstance(image, memoryview)):
+        return None
+    is_path = isinstance(image, str | os.PathLike)
+    if channels > _COLORS:
         raise DataError(
-            f"{image if isinstance(image, str | os.PathLike) else where}: the detector takes images of {channels} "
+            f"{image if is_path else where}: the detector takes images of {channels} "
             f"channels: an array [height, width, {channels}], a tensor [{channels}, height, width] or a .npy file"
         )
     if isinstance(image, str) and image.lower().startswith(("http://", "https://")):
-        return Picture(decode_image(fetch_image(image), image, upright=True, white_level=of_files), image)
-    if isinstance(image, str | os.PathLike):
+        return _File(fetch_image(image), image)
+    if is_path:
         path = Path(image)
         if path.suffix.lower() in VIDEOS:
             raise DataError(f"{path} is a video: boxwright predict {path} detects in its frames")
         if not path.exists() and path.suffix.lower() not in IMAGES:
             raise DataError(f"{path}: no such file; expected {_KINDS}")
-        return Picture(read_image(path, upright=True, white_level=of_files), str(path))
+        return _File(read_file(path), str(path))
     if _is_file_object(image):
         name = getattr(image, "name", "")
         source = name if isinstance(name, str) else ""
-        data = _read_file_object(image, source or where)
-        return Picture(decode_image(data, source or where, upright=True, white_level=of_files), source)
-    if isinstance(image, bytes | bytearray | memoryview):
-        return Picture(decode_image(bytes(image), where, upright=True, white_level=of_files))
+        return _File(_read_file_object(image, source or where), source)
+    return _File(bytes(image)) if isinstance(image, bytes | bytearray | memoryview) else None
+
+
+def _is_array_file(image: Any) -> bool:
+    text = os.fspath(image) if isinstance(image, str | os.PathLike) else ""
+    return text.lower().endswith(ARRAY_SUFFIX) and "://" not in text
+
+
+def _from_memory(image: Any, where: str, whites: tuple[float, float], channels: int) -> Picture:
+    """Return a picture of a .npy file, a PIL image, an array or a tensor."""
+    white, of_files = whites
+    if _is_array_file(image):
+        return Picture(_pixels(read_array(Path(image)), str(image), white, channels), str(image))
     if isinstance(image, Image.Image):
         return _from_pil(image, where, of_files)
     return Picture(_pixels(image, where, white, channels))
