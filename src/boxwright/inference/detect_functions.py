@@ -335,6 +335,9 @@ class ModelSource:
             remember(opened.detector, settings.context)
         device = "" if opened.is_exported else str(next(opened.detector.parameters()).device)
         opened = opened.optimized(settings.precision, compile=settings.compile)
+        # Voting over several scales reads scores below the threshold.
+        if not (opened.is_exported or settings.multi_scale):
+            opened.detector.postprocessor = opened.detector.postprocessor.above(_least_score(settings))
         detect = opened.detect_function(settings.multi_scale)
         if settings.thresholds:
             detect = _above_thresholds(detect, settings.thresholds, opened)
@@ -418,6 +421,12 @@ def _of_classes(detect: DetectFunction, labels: Sequence[int]) -> DetectFunction
     return lambda images: [detections.select(np.isin(detections.labels, labels)) for detections in detect(images)]
 
 
+def _least_score(settings: PredictionSettings) -> float:
+    """Return the score below which nothing is kept of an image or a tile."""
+    # Low scores may continue a track; what does not is removed after tracking.
+    return least_score(settings.min_score) if settings.track else settings.least_score
+
+
 def apply_settings(detect: DetectFunction, settings: PredictionSettings) -> DetectFunction:
     """Return a function that applies the confidence threshold and tiles if requested.
 
@@ -426,8 +435,7 @@ def apply_settings(detect: DetectFunction, settings: PredictionSettings) -> Dete
     """
     if settings.merge not in MERGES:
         raise ConfigError(f"--merge {settings.merge}: expected {' or '.join(MERGES)}")
-    # Low scores may continue a track; what does not is removed after tracking.
-    least = least_score(settings.min_score) if settings.track else settings.least_score
+    least = _least_score(settings)
 
     def above(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
         return [detections.above(least) for detections in detect(images)]

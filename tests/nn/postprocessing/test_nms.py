@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,6 +256,26 @@ def test_a_gpu_suppresses_crowded_equal_and_degenerate_boxes_as_a_cpu(seed: int)
     assert torch.equal(found.scores, expected.scores)
     assert torch.equal(found.anchors, expected.anchors)
     assert torch.equal(found.boxes, expected.boxes)
+
+
+@pytest.mark.parametrize("outside", ["drop", "keep", "unclipped"])
+@pytest.mark.parametrize("suppression", [PerClass(0.4, 9), PerClass(0.6), ClassAgnostic(0.5)])
+def test_a_threshold_in_suppression_is_one_after_it(suppression: PerClass | ClassAgnostic, outside: Any) -> None:
+    """What is left out comes last."""
+    boxes, scores, windows = crowded_batch(2)
+    nms = Nms(suppression, max_total_detections=50, outside=outside if isinstance(suppression, PerClass) else "drop")
+    plain = nms(boxes, scores, windows)
+    score = float(plain.scores[plain.valid].median())
+    found, kept = nms.above(score)(boxes, scores, windows), plain.valid & (plain.scores >= score)
+    assert torch.equal(found.valid, kept)
+    assert 0 < int(kept.sum()) < int(plain.valid.sum())
+    assert torch.equal(found.boxes, plain.boxes * kept[..., None])
+    assert torch.equal(found.anchors, plain.anchors * kept)
+
+
+def test_a_threshold_does_not_enter_voting_and_softness() -> None:
+    for kind in ("soft", "voting", "soft voting"):
+        assert KINDS[kind].above(0.5) is KINDS[kind]
 
 
 def crowded_batch(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

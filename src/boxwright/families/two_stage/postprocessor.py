@@ -6,6 +6,7 @@ Dimensions: B batch, R proposals of an image, K foreground classes, D detections
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -29,6 +30,10 @@ class TwoStagePostprocessor:
     score_converter: ScoreConverter
     nms: Nms
     clip_first: bool = False
+
+    def above(self, score: float) -> Self:
+        """Return the same, in which scores below one do not enter suppression."""
+        return replace(self, nms=self.nms.above(score))
 
     @property
     def suppression(self) -> Nms:
@@ -104,6 +109,11 @@ class ProposalPostprocessor:
     """Return proposals as detections of one class, for a network without a second stage."""
 
     box_coder: BoxCoder
+
+    def above(self, score: float) -> Self:
+        """Return itself: proposals are suppressed in the network."""
+        del score
+        return self
 
     @torch.no_grad()
     def decode(self, predictions: TwoStagePredictions) -> RawDetections:

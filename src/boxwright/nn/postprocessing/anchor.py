@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -181,6 +182,10 @@ class AnchorPostprocessor:
             masks=None if predictions.masks is None else of_anchors(predictions.masks, detections.anchors),
         )
 
+    def above(self, score: float) -> Self:
+        """Return the same, in which scores below one do not enter suppression."""
+        return replace(self, nms=self.nms.above(score))
+
     @property
     def suppression(self) -> Nms:
         """The suppression, which an exported graph may hold as one operator."""
@@ -222,6 +227,10 @@ class CascadePostprocessor:
     """
 
     detection: AnchorPostprocessor
+
+    def above(self, score: float) -> Self:
+        """Return the same, in which scores below one do not enter suppression."""
+        return replace(self, detection=self.detection.above(score))
 
     @property
     def suppression(self) -> Nms:

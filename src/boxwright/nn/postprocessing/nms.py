@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -242,6 +243,17 @@ class Nms:
                 getattr(detections, name)[number, :count] = values
             detections.valid[number, :count] = True
         return detections
+
+    def above(self, score: float) -> Nms:
+        """Return rules that leave out scores below one from the start, where that changes no other detection.
+
+        Greedy suppression is by better boxes only; rules that merge boxes or lower scores stay as they are.
+        """
+        if not self.is_greedy or self.lowering is not None:
+            return self
+        # Scores of exactly `score` stay; thresholds are exceeded.
+        below = float(np.nextafter(np.float32(score), np.float32(-np.inf)))
+        return replace(self, score_threshold=max(self.score_threshold, below))
 
     @property
     def is_greedy(self) -> bool:

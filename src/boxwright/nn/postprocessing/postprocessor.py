@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,10 @@ class Postprocessor(Protocol[P]):
         self, predictions: P, raw: RawDetections, true_sizes: Tensor, suppress: Suppress = Nms.without_wait
     ) -> PaddedDetections:
         """Return the detections after suppression, in pixels of the input; `true_sizes` [B, 2] exclude padding."""
+        ...
+
+    def above(self, score: float) -> Self:
+        """Return a postprocessor that may leave out detections below a score, and changes no other."""
         ...
 
 

@@ -6,7 +6,7 @@ Dimensions: B batch, Q queries, K classes, D detections (padded), h w mask.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -62,6 +62,10 @@ class QueryPostprocessor:
         """Return the outputs of a graph for LiteRT, and those after them that only its comparison with ours reads."""
         del predictions
         return LITERT_OUTPUTS, LITERT_KEPT_WITHOUT_STRIDED
+
+    def above(self, score: float) -> Self:
+        """Return the same, in which scores below one do not enter suppression, if there is any."""
+        return self if self.nms is None else replace(self, nms=self.nms.above(score))
 
     @torch.no_grad()
     def decode(self, predictions: QueryPredictions) -> RawDetections:
@@ -119,14 +123,24 @@ class InstancePostprocessor:
 
     queries: QueryPostprocessor
 
+    def above(self, score: float) -> Self:
+        """Return the same, in which scores below one do not enter suppression, if there is any."""
+        return replace(self, queries=self.queries.above(score))
+
     def decode(self, predictions: InstancePredictions) -> RawDetections:
         """Return boxes and scores of all queries."""
         return self.queries.decode(predictions)
 
     @torch.no_grad()
-    def select(self, predictions: InstancePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+    def select(
+        self,
+        predictions: InstancePredictions,
+        raw: RawDetections,
+        true_sizes: Tensor,
+        suppress: Suppress = Nms.without_wait,
+    ) -> PaddedDetections:
         """Return the best pairs of query and class, with the masks of their queries; a mask covers the whole input."""
-        detections = self.queries.select(predictions, raw, true_sizes)
+        detections = self.queries.select(predictions, raw, true_sizes, suppress)
         height, width = predictions.input_size
         covered = constants([0, 0, width, height], raw.boxes.device).expand_as(detections.boxes)
         masks = predictions.mask_logits(detections.anchors).float().sigmoid()

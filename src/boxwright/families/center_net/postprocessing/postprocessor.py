@@ -6,6 +6,7 @@ Dimensions: B batch, K classes, D detections, P keypoints of the label map, H W 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -69,6 +70,11 @@ class CenterNetPostprocessor:
             )
         named = (*LITERT_OUTPUTS, *(LITERT_KEYPOINT_OUTPUTS if self.keypoints else ()))
         return named, LITERT_KEPT_WITHOUT_STRIDED if stage.sizes is None else LITERT_KEPT
+
+    def above(self, score: float) -> Self:
+        """Return itself: peaks are no candidates of suppression, and their number is small."""
+        del score
+        return self
 
     @torch.no_grad()
     def decode(self, predictions: CenterPredictions) -> RawDetections:
