@@ -20,6 +20,9 @@ CONFIGURATIONS = (
     "preset:refinedet320_vgg16_coco",
     "preset:srn_resnet50_wider_face",
     "preset:align_det_resnet101_coco",
+    "preset:d_fine_n_coco",
+    "preset:deim_d_fine_s_coco",
+    "preset:rf_detr_nano_coco",
     "preset:torchvision_fasterrcnn_resnet50_fpn_coco",
     "preset:kerod_resnet50_fpn_coco",
     "preset:mask_rcnn_resnet50_fpn_coco",
@@ -62,8 +65,7 @@ def row(path: str) -> str:
 
 def _classes(config: object) -> int:
     model = config.model  # type: ignore[attr-defined]
-    chosen = model.ssd or model.refinedet or model.srn or model.align_det or model.faster_rcnn
-    return int(chosen.num_classes)
+    return int(model.chosen("model").num_classes)
 
 
 def lines() -> Iterator[str]:

@@ -162,6 +162,13 @@ def test_what_is_refused(small_config: Path, scales: str, problem: str) -> None:
     assert "pipeline.config:" in str(found.value)
 
 
+def test_sizes_are_multiples_of_what_the_network_needs() -> None:
+    """RF-DETR's base has patches of 14 pixels in four windows a side; a wrong size would end a run at some later step."""
+    reader = "train_input_reader={ external_input_reader { } }"
+    with pytest.raises(ConfigError, match=r"multiples of 32, and inputs need multiples of 56; set multiple_of: 56"):
+        build_training(bw.load_config("preset:rf_detr_base_coco", [reader, "train_config.multi_scale.multiple_of=32"]))
+
+
 def test_other_resizers_have_no_size_to_scale(small_config: Path) -> None:
     text = small_config.read_text().replace("train_config {", "train_config { multi_scale { }", 1)
     start, end = text.index("fixed_shape_resizer"), text.index("}", text.index("fixed_shape_resizer"))

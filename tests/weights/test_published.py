@@ -15,6 +15,7 @@ from torchvision.models import ResNet50_Weights, VGG16_Weights
 from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights, MaskRCNN_ResNet50_FPN_Weights
 
 import boxwright as bw
+from boxwright.base.errors import CheckpointError
 from boxwright.config.preset import preset_names
 from boxwright.nn.preprocessing import PixelScaling
 from boxwright.pipeline import messages as m
@@ -37,7 +38,7 @@ TORCHVISION = (
 
 def test_how_many_there_are() -> None:
     counts = Counter(weights.publisher.split(" (")[0] for weights in ALL)
-    assert len(ALL) == 149
+    assert len(ALL) == 151
     assert (counts["TF2 zoo"], counts["TF1 zoo"], counts["torchvision"], counts["effdet"]) == (43, 2, 20, 23)
     assert counts["RF-DETR"] == counts["D-FINE"] == counts["timm"] == 14
 
@@ -49,7 +50,8 @@ def test_names_and_files_are_of_one_each() -> None:
 
 def test_addresses_are_safe() -> None:
     direct = [weights for weights in ALL if weights.address]
-    assert len(direct) == 148  # the Caffe model is on a page without a direct address
+    # The Caffe model is on a page without a direct address, and RF-DETR's largest are refused.
+    assert len(direct) == 148
     assert {urlsplit(weights.address).scheme for weights in direct} == {"https", "hf"}
     assert all(urlsplit(weights.page).scheme == "https" for weights in ALL)
 
@@ -67,8 +69,21 @@ def test_digests_are_whole_or_those_of_names() -> None:
 
 
 def test_licenses_are_stated_or_not() -> None:
-    assert {weights.license for weights in ALL} == {"Apache-2.0", "BSD-3-Clause", "not stated"}
+    supported = [weights for weights in ALL if not weights.refused]
+    assert len(supported) == 149
+    assert {weights.license for weights in supported} == {"Apache-2.0", "BSD-3-Clause", "not stated"}
     assert all(weights.terms for weights in ALL if "Objects365" in weights.data)
+
+
+@pytest.mark.parametrize("name", ["rf_detr_xlarge_coco", "rf_detr_2xlarge_coco"])
+def test_what_a_license_forbids_is_refused_by_name(name: str) -> None:
+    wanted = r"platform license \(PML 1.0\), which is not an open one.*rf_detr_large_coco"
+    with pytest.raises(CheckpointError, match=wanted):
+        bw.load(name)
+    weights = find_published(name)
+    assert weights is not None
+    with pytest.raises(CheckpointError, match=wanted):
+        weights.configuration()
 
 
 def sides_of(resizer: m.ImageResizer) -> tuple[int, int]:

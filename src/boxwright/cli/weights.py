@@ -79,11 +79,12 @@ def _print_groups(listed: list[PublishedWeights], cached: set[str]) -> None:
             size = f"{weights.size / 1e6:.1f}" if weights.size is not None else ""
             unopened = weights.holds == "detector" and not weights.opens
             mark = "cached" if weights.name in cached else "not yet" if unopened else ""
+            mark = "refused" if weights.refused else mark
             print(f"  {weights.name:{widest}}  {ap:>5}  {size:>6}  {mark}".rstrip())
     print(
         "\nAP: by their authors, on COCO's val2017; *: of what `weights info` says\n"
         "license: of the weights, as their publisher states it; info has the data's terms\n"
-        "not yet: of a kind that Boxwright does not open yet"
+        "not yet: of a kind that Boxwright does not open yet; refused: by its license, which info states"
     )
 
 

@@ -132,12 +132,14 @@ class Network(nn.Module):
         learns_masks: Whether training needs instance masks; if not, no batch carries them, as they are large.
         initial_shares: What statistics that training moves still hold of their initial values.
         debiases: Whether `evaluation_mode` takes that out.
+        most_objects: How many objects of an image can be learned, each by a query of its own; None for any number.
     """
 
     frozen_statistics: tuple[str, ...] = ()
     learns_masks: bool = False
     initial_shares: InitialShares = InitialShares()
     debiases: bool = True
+    most_objects: int | None = None
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002  # PyTorch's signature
         """Set the mode of all but frozen normalization, which stays in evaluation mode."""

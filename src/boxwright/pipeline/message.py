@@ -138,6 +138,9 @@ def _multi_scale_problem(config: TrainEvalPipelineConfig) -> str:
     if fixed is None:
         return "inputs have one size to be scaled only with a fixed_shape_resizer"
     side, multiple = max(fixed.height, fixed.width), scales.multiple_of
+    unit = getattr(family, "side_unit", 1)
+    if multiple % unit:
+        return f"sides would be multiples of {multiple}, and inputs need multiples of {unit}; set multiple_of: {unit}"
     low, high = scales.min_scale * side, scales.max_scale * side
     sizes = {number * multiple for number in range(math.ceil(low / multiple), math.floor(high / multiple) + 1)} - {side}
     other = f" beside {side}" if side % multiple == 0 else ""

@@ -86,6 +86,7 @@ def fetch_published(weights: PublishedWeights, fetching: Fetching | None = None)
         CheckpointError: If it is neither here nor can be fetched, or has another digest than the one stated.
         OutputError: If the cache cannot be written.
     """
+    weights.check_supported()
     fetching = fetching or Fetching()
     target = fetching.folder / weights.file
     if not fetching.again and (local := _local(weights, target, fetching)) is not None:

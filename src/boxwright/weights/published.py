@@ -50,6 +50,7 @@ class PublishedWeights:
         license: Of the weights, as their publisher states it; "not stated" otherwise.
         code_license: Of the code that the weights come with.
         terms: What to know of the terms of the data; empty if there is nothing to say.
+        refused: Why it is not supported, as the end of a sentence about it; empty where nothing forbids it.
         size: The file's size in bytes; None if it is not known exactly.
         sha256: Its digest; only the first eight digits where its name states no more; empty if none is stated.
         digest_by: Who states the digest: its publisher, or third parties.
@@ -74,6 +75,7 @@ class PublishedWeights:
     overrides: tuple[str, ...] = ()
     own_configuration: bool = False
     terms: str = ""
+    refused: str = ""
     size: int | None = None
     sha256: str = ""
     digest_by: Literal["publisher", "third parties", ""] = ""
@@ -108,12 +110,18 @@ class PublishedWeights:
                 return objects365_classes()
         return None
 
+    def check_supported(self) -> None:
+        """Raise a CheckpointError where something forbids its use here."""
+        if self.refused:
+            raise CheckpointError(f"{self.name} {self.refused}")
+
     def configuration(self) -> m.TrainEvalPipelineConfig:
         """Return the configuration of the detector that it is.
 
         Raises:
             CheckpointError: If it is no detector, is of a kind that is not built, or has its configuration inside.
         """
+        self.check_supported()
         if not self.opens:
             what = "a backbone's weights, to start a training from" if self.holds == "backbone" else "not opened yet"
             raise CheckpointError(f"{self.name}: {what}; `boxwright weights list` marks the names that can be opened")

@@ -166,8 +166,13 @@ class DFine(Message):
     sync_batch_norm: bool = field(False, "Normalize over the batches of all processes together, as published.")
     post_processing: QueryPostProcessing | None = field(None, "Which of the outputs are detections.")
 
+    @property
+    def side_unit(self) -> int:
+        """The number that sides of inputs are multiples of."""
+        return _STRIDE
+
     rules = (
         color_only("timm/"),
-        Rule("image_resizer", lambda c: sides_problem(c.image_resizer, _STRIDE)),
+        Rule("image_resizer", lambda c: sides_problem(c.image_resizer, c.side_unit)),
         Rule("decoder.taps", _taps_problem),
     )

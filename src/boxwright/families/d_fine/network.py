@@ -400,6 +400,7 @@ class DFine(Network):
         super().__init__()
         self.backbone, self.encoder, self.queries, self.decoder = backbone, encoder, queries, decoder
         self.denoiser = denoiser
+        self.most_objects = queries.num_queries
 
     @property
     def parts(self) -> Parts:

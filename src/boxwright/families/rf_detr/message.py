@@ -148,12 +148,6 @@ SIZES = {
     "SEG_2XL": PublishedSize(12, 2, 64, (3, 6, 9, 12), 6, 768),
 }
 
-def _size_problem(model: "RfDetr") -> str:
-    extractor, size = model.feature_extractor or RfDetrFeatureExtractor(), SIZES[model.size.name]
-    unit = (extractor.patch or size.patch) * (extractor.windows or size.windows)
-    return sides_problem(model.image_resizer, unit, ", patches times windows")
-
-
 class RfDetr(Message):
     """RF-DETR: a vision transformer whose queries detect an object each (an extension of Boxwright)."""
 
@@ -169,4 +163,12 @@ class RfDetr(Message):
     loss: RfDetrLoss | None = field(None, "The losses.")
     post_processing: QueryPostProcessing | None = field(None, "Which of the outputs are detections.")
 
-    rules = (Rule("image_resizer", _size_problem),)
+    @property
+    def side_unit(self) -> int:
+        """The number that sides of inputs are multiples of: patches times windows."""
+        extractor, size = self.feature_extractor or RfDetrFeatureExtractor(), SIZES[self.size.name]
+        return (extractor.patch or size.patch) * (extractor.windows or size.windows)
+
+    rules = (
+        Rule("image_resizer", lambda c: sides_problem(c.image_resizer, c.side_unit, ", patches times windows")),
+    )

@@ -60,6 +60,7 @@ class RfDetr(Network):
         super().__init__()
         self.backbone, self.projector, self.queries, self.decoder = backbone, projector, queries, decoder
         self.masks, self.learns_masks = masks, masks is not None
+        self.most_objects = decoder.layout.queries
         for head in queries.enc_out_class_embed:
             head.load_state_dict(decoder.class_embed.state_dict())
         for box_head in queries.enc_out_bbox_embed:

@@ -38,6 +38,7 @@ from boxwright.training.preflight.labels import (
     check_boxes,
     check_counts,
     check_label_map,
+    check_queries,
     check_record_texts,
     check_small_boxes,
 )
@@ -260,6 +261,7 @@ def _data(
     yield from check_balance(records, dataset.categories)
     most = reader.max_number_of_boxes if reader is not None and "max_number_of_boxes" in reader.present() else None
     yield from check_counts(records, most)
+    yield from check_queries(records, detector.network.most_objects)
     yield from check_boxes(records)
     frame = InputFrame(detector)
     yield from check_small_boxes(records, frame)

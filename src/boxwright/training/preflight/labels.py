@@ -145,6 +145,26 @@ def check_balance(records: Sequence[Record], categories: Categories) -> Iterable
         yield Finding("class_balance", "fine", shares)
 
 
+def check_queries(records: Sequence[Record], most_objects: int | None) -> Iterable[Finding]:
+    """Yield images with more objects than a detector has queries, of which each learns one (None: it has none)."""
+    if most_objects is None:
+        return
+    numbers = [len(record.boxes) for record in records]
+    above = [record.name for record in records if len(record.boxes) > most_objects]
+    if above:
+        yield Finding(
+            "queries",
+            "warning",
+            f"{len(above)} images have more objects than the detector has queries, {most_objects}: at most "
+            f"{max(numbers)} ({some(above)}); the others are never learned",
+            f"set decoder.num_queries to {max(numbers)} or more, or crop tiles (random_tile)",
+        )
+    else:
+        yield Finding(
+            "queries", "fine", f"{most_objects} queries, at most {max(numbers, default=0)} objects in an image"
+        )
+
+
 def check_counts(records: Sequence[Record], max_number_of_boxes: int | None) -> Iterable[Finding]:
     """Yield images without objects, and with more than training keeps (None: it keeps all)."""
     numbers = np.array([len(record.boxes) for record in records])
