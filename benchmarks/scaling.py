@@ -10,6 +10,8 @@ measured again.
 
 records: images in TFRecord files (ten shards of one small picture again and again). index: finding the records; start:
 opening them again, and the first batch; resume: the first batch in the middle of the third epoch.
+annotations: of a COCO file, ten an image, whose pictures are not there. first: read and packed into a table; again:
+with the table that is kept beside the file.
 files: as many small pictures with annotations beside them, opened and read whole.
 evaluation: images with 100 detections of 80 classes, added one by one; computing the metrics is a row of its own.
 predictions: images, ten detections each, into Parquet files of 1,024 rows; resume: finding that nothing is missing.
@@ -129,6 +131,40 @@ def files_read(size: int, work: Path, *, kind: str) -> Callable[[], None]:
     return run
 
 
+def coco_annotations(size: int, work: Path, *, kept: bool) -> Callable[[], None]:
+    """Open a COCO file with ten boxes an image, none of whose pictures there is: at first, or with its table kept."""
+    from boxwright.data import coco, coco_table
+
+    folder = work / f"annotations-{size}"
+    path = folder / "instances.json"
+    if not path.exists():
+        folder.mkdir()
+        rng = np.random.default_rng(0)
+        labels, boxes = rng.integers(1, 366, size).tolist(), rng.uniform(1, 300, (size, 4)).round(2).tolist()
+        rows = [
+            {"id": 900_000 + n, "image_id": 100_000 + n // 10, "category_id": labels[n], "bbox": box, "iscrowd": 0}
+            | {"area": round(box[2] * box[3], 4)}
+            for n, box in enumerate(boxes)
+        ]
+        images = [
+            {"id": 100_000 + n, "file_name": f"patch{n % 50}/objects365_v2_{n:08d}.jpg", "height": 512, "width": 683}
+            for n in range(size // 10)
+        ]
+        classes = [{"id": n, "name": f"class {n}"} for n in range(1, 366)]
+        path.write_text(json.dumps({"images": images, "annotations": rows, "categories": classes}))
+    coco_table.KEPT_BYTES = 0
+
+    def run() -> None:
+        for table in folder.glob(".*.table") if not kept else ():
+            table.unlink()
+        dataset = coco.CocoDataset(path, folder)
+        dataset.rows(len(dataset) - 1)
+
+    if kept and not list(folder.glob(".*.table")):
+        coco.CocoDataset(path, folder)
+    return run
+
+
 def evaluation(size: int, work: Path, *, computing: bool) -> Callable[[], float]:
     """Add images, which are made up between the times that are taken; compute the metrics."""
     from boxwright.evaluation.metrics.coco import CocoMetrics
@@ -193,6 +229,8 @@ ROWS: dict[str, tuple[str, Sequence[int], Part]] = {
     "files: VOC": ("images", _DECADES[:2], partial(files_read, kind="voc")),
     "files: COCO": ("images", _DECADES[:2], partial(files_read, kind="coco")),
     "files: YOLO": ("images", _DECADES[:2], partial(files_read, kind="yolo")),
+    "annotations: first": ("annotations", _DECADES[1:], partial(coco_annotations, kept=False)),
+    "annotations: again": ("annotations", _DECADES[1:], partial(coco_annotations, kept=True)),
     "evaluation: add": ("images", _DECADES[:3], partial(evaluation, computing=False)),
     "evaluation: compute": ("images", _DECADES[:3], partial(evaluation, computing=True)),
     "predictions: write": ("images", _DECADES, partial(predictions, resuming=False)),

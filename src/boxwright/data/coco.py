@@ -6,6 +6,7 @@ Files of annotation tools are read as such a file: CVAT's XML, Label Studio's ta
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from boxwright.data.coco_content import (
     image_rows,
     keypoint_names,
     labels_by_category,
+    plain_name,
     read_classes,
     read_rows,
     searched_classes,
@@ -31,6 +33,7 @@ from boxwright.data.coco_content import (
     with_frequencies,
 )
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
+from boxwright.data.coco_table import CocoTable, PackedJson, kept_table
 from boxwright.data.cvat import read_cvat
 from boxwright.data.dense_pose import coco_lists, coco_points
 from boxwright.data.image_io import read_header
@@ -106,29 +109,28 @@ class CocoDataset(PictureDataset):
         self.boxes_are = boxes_are if layout is None else None
         self.repairs = {"xywh": "sizes", "normalized_xyxy": "shares"} if layout else {}
         remote_folder = _remote_folder(str(annotations), str(image_folder or ""))
-        content, beside = _read(self.path, Path(image_folder) if image_folder and not remote_folder else None, layout)
-        content = with_file_names(content)
-        self._images = image_rows(content, self.path)
-        rows = category_rows(content, self.path, self.notices)
-        classes = read_classes(rows, self.path, self.notices) if categories is None else categories
-        self._label_of = labels_by_category(rows, classes, self.path)
+        beside = self.path.parent if layout is None else layout.picture_folder(self.path)
+        pictures = Path(image_folder) if image_folder and not remote_folder else None
+        build = partial(_read_table, self.path, pictures, layout, categories)
+        classes = "" if categories is None else "\n".join(plain_name(item.name) for item in categories)
+        table = build() if layout else kept_table(self.path, classes, build)
+        self.notices.merge(table.notices)
+        self._images, self._objects, self._left_out = table.images, table.objects, table.left_out
+        rows = table.categories
+        classes_of_file = read_classes(rows, self.path, self.notices) if categories is None else categories
+        self._label_of = labels_by_category(rows, classes_of_file, self.path)
         known = [row for row in rows if row["id"] in self._label_of]
-        self.categories = with_frequencies(classes, known, self._label_of, str(self.path))
+        self.categories = with_frequencies(classes_of_file, known, self._label_of, str(self.path))
         self._keypoint_indices = self._map_keypoints(known, num_keypoints)
-        objects = read_rows(content, "annotations", self.path)
         self._category_ids = {row["id"]: row["name"] for row in rows}
-        self._annotations = annotations_by_image(
-            objects, self._images, (self._category_ids, self._label_of), self.path, self.notices
-        )
-        kept = [row for rows in self._annotations.of_image.values() for row in rows]
-        self._dense_pose = any("dp_I" in row for row in kept) if dense_pose is None else dense_pose
-        self._track_ids = all("track_id" in row for row in kept) if track_ids is None else track_ids
+        self._dense_pose = table.fields["dp_I"] if dense_pose is None else dense_pose
+        self._track_ids = table.fields["track_id"] if track_ids is None else track_ids
         names = [(row["file_name"], f"{self._describe_image(row)}: file_name") for row in self._images]
         self._pictures: LocatedPictures | RemotePictures
         if remote_folder:
             self._pictures = RemotePictures(remote_folder, names)
         else:
-            files = self._picture_files(image_folder, beside, allow_outside=allow_paths_outside)
+            files = self._picture_files(image_folder, pictures or beside, allow_outside=allow_paths_outside)
             self._pictures = LocatedPictures(files, names, self.notices)
 
     def _picture_files(self, image_folder: str | Path | None, beside: Path, *, allow_outside: bool) -> PictureFiles:
@@ -137,7 +139,7 @@ class CocoDataset(PictureDataset):
         candidates = [PictureFiles(folder, allow_outside=allow_outside) for folder in usual]
         if len(candidates) == 1:
             return candidates[0]
-        names = [row["file_name"] for row in self._images[:_FIRST]]
+        names = [self._images[index]["file_name"] for index in range(min(_FIRST, len(self)))]
         for name in names:
             for files in candidates:
                 if is_file(files.folder / name) or is_file(files.folder.joinpath(*parts_of_name(name))):
@@ -254,7 +256,7 @@ class CocoDataset(PictureDataset):
     def rows(self, index: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return an image's row in the file, and its annotations in the order of the sample's objects."""
         row = self._images[index]
-        return row, self._annotations.of_image.get(row["id"], [])
+        return row, [{**annotation, "image_id": row["id"]} for annotation in self._objects[index]]
 
     def _where(self, index: int) -> str:
         return self._describe_image(self._images[index])
@@ -297,7 +299,7 @@ class CocoDataset(PictureDataset):
                 attribute_names=names,
                 id=str(row["id"]),
                 filename=self._pictures.name(index, row["file_name"]),
-                left_out=self._annotations.left_out[row["id"]],
+                left_out=int(self._left_out[index]),
                 **searched_classes(row, self._label_of, self._category_ids, where),
             )
             return checked_sample(sample, where)
@@ -339,11 +341,34 @@ def _has_picture(files: PictureFiles, name: str) -> bool:
     return True
 
 
-def _read(path: Path, image_folder: Path | None, layout: Layout | None) -> tuple[dict[str, Any], Path]:
-    """Return the content of a COCO file, or of another layout as that of one, and the folder of its pictures."""
-    if layout is not None:
-        content = layout.read(path, image_folder)
-        return content, image_folder or layout.picture_folder(path)
+def _read_table(path: Path, image_folder: Path | None, layout: Layout | None, given: Categories | None) -> CocoTable:
+    """Return the content of a COCO file, or of another layout, whose classes have the labels of `given`, if any."""
+    notices = Notices()
+    content = with_file_names(_read(path) if layout is None else layout.read(path, image_folder))
+    images = image_rows(content, path)
+    categories = category_rows(content, path, notices)
+    # What the classes themselves are noticed for, is when the table is used.
+    classes = read_classes(categories, path, Notices()) if given is None else given
+    names, labels = {row["id"]: row["name"] for row in categories}, labels_by_category(categories, classes, path)
+    rows = read_rows(content, "annotations", path)
+    annotations = annotations_by_image(rows, images, (names, labels), path, notices)
+    kept = [row for of_image in annotations.of_image.values() for row in of_image]
+    return CocoTable(
+        images=PackedJson.of(images),
+        objects=PackedJson.of(_without_image(annotations.of_image.get(row["id"], [])) for row in images),
+        left_out=np.array([annotations.left_out[row["id"]] for row in images], np.int64),
+        categories=categories,
+        fields={"dp_I": any("dp_I" in row for row in kept), "track_id": all("track_id" in row for row in kept)},
+        notices=notices,
+    )
+
+
+def _without_image(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return an image's annotations without its id, which each repeats in the file."""
+    return [{key: value for key, value in row.items() if key != "image_id"} for row in rows]
+
+
+def _read(path: Path) -> dict[str, Any]:
     if is_folder(path):
         known = ", ".join(item.name for item in LAYOUTS)
         raise DataError(f"{shown(path)}: a folder without annotations of a known layout, such as {known}")
@@ -354,7 +379,7 @@ def _read(path: Path, image_folder: Path | None, layout: Layout | None) -> tuple
             f"{shown(path)}: expected an object with images, annotations and categories, "
             f"found a {type(content).__name__}"
         )
-    return content, image_folder or path.parent
+    return content
 
 
 def coco_category(category: Category) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Pictures are found when the data are opened; a missing one is an error when it i
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -123,7 +124,9 @@ class LocatedPictures:
             notices: Where to count what was assumed.
         """
         self.folder = files.folder
-        self._paths = _assign_pictures([_find(files, name, where) for name, where in names], names, notices)
+        paths = _assign_pictures([_find(files, name, where) for name, where in names], names, notices)
+        self._problems = {index: path for index, path in enumerate(paths) if isinstance(path, str)}
+        self._names = _PackedPaths(self.folder, paths)
 
     def path(self, index: int) -> Path:
         """Return a picture's path.
@@ -131,21 +134,41 @@ class LocatedPictures:
         Raises:
             DataError: If there is no such picture.
         """
-        path = self._paths[index]
-        if isinstance(path, str):
-            raise DataError(path)
-        return path
+        if index in self._problems:
+            raise DataError(self._problems[index])
+        return self._names.path(index)
 
     def paths(self) -> list[Path]:
         """Return the paths of the pictures that there are."""
-        return [path for path in self._paths if isinstance(path, Path)]
+        return [self._names.path(index) for index in range(len(self._names)) if index not in self._problems]
 
     def name(self, index: int, given: str) -> str:
         """Return the name that an annotation gives; or, if the picture was found otherwise, its place in the folder."""
-        path = self._paths[index]
-        if isinstance(path, str) or path == self.folder / given:
+        if index in self._problems or (path := self._names.path(index)) == self.folder / given:
             return given
         return path.relative_to(self.folder).as_posix()
+
+
+class _PackedPaths:
+    """Paths of pictures in one array of bytes: as objects, each process had them by itself, at 300 bytes a path."""
+
+    def __init__(self, folder: Path, paths: Sequence[Path | str]) -> None:
+        """Keep the paths, without the folder before them; a text stands for one that is missing."""
+        self._folder, start = folder, f"{folder}{os.sep}"
+        names = [os.fsencode(str(path).removeprefix(start)) if isinstance(path, Path) else b"" for path in paths]
+        self._text, self._ends = b"".join(names), np.cumsum([len(name) for name in names], dtype=np.int64)
+        # One that the folder does not lead to is found from the current folder.
+        self._outside = {
+            n for n, path in enumerate(paths) if isinstance(path, Path) and not str(path).startswith(start)
+        }
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def path(self, index: int) -> Path:
+        """Return a path."""
+        name = os.fsdecode(self._text[self._ends[index - 1] if index else 0 : self._ends[index]])
+        return Path(name) if index in self._outside else self._folder / name
 
 
 class RemotePictures:
