@@ -118,3 +118,13 @@ def test_all_metrics_are_printed_once_at_the_end(small_config: Path, monkeypatch
         "total loss  2.0000",
         "noted at 4",
     ]
+
+
+def test_a_file_gets_no_frames_of_a_spinner_whatever_asks_for_colors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of a notebook sets FORCE_COLOR, which its programs inherit."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    text = io.StringIO()
+    on = console_module.TextConsole(file=text)
+    with on.status("exporting …"):
+        on.print("compared")
+    assert text.getvalue() == "compared\n"

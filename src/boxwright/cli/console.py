@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 
 
 class TextConsole(Console):
-    """A console that shows control characters in texts of others instead of passing them to the terminal."""
+    """A console that shows control characters in texts of others instead of passing them to the terminal.
+
+    Only on a terminal are lines drawn again: FORCE_COLOR, which a notebook's kernel sets, would write every frame of a
+    progress bar into a file.
+    """
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether what is printed goes to a terminal."""
+        return super().is_terminal and self.file.isatty()
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return what is printed of a text, also of a table's cells."""
