@@ -15,6 +15,7 @@ from website.links import broken_links, led_to_the_site
 from website.sections import ELSEWHERE, SECTIONS
 from website.versions import publish
 
+from boxwright import sample_images
 from boxwright.cli.commands import COMMANDS
 from boxwright.config.preset import preset_names
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
@@ -49,6 +50,12 @@ def test_a_notebooks_page_has_text_code_and_what_it_shows(tmp_path: Path) -> Non
         "```text\n0.5\n```\n"
     )
     assert (tmp_path / "notebooks" / "look-1.png").read_bytes() == b"a picture"
+
+
+def test_a_notebooks_page_does_not_say_where_the_package_is(tmp_path: Path) -> None:
+    printed = {"output_type": "stream", "name": "stdout", "text": f"compared on {sample_images()[0].parent}\n"}
+    cells = [{"cell_type": "markdown", "source": "# T"}, {"cell_type": "code", "source": "go()", "outputs": [printed]}]
+    assert "compared on boxwright/assets/blood_cells/test\n" in notebooks.render({"cells": cells}, "look", tmp_path)
 
 
 def test_links_lead_to_where_pages_are_in_the_site(tmp_path: Path) -> None:

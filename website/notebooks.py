@@ -8,9 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import boxwright
+
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 _SECONDS = 1800  # for one cell
 _MOST_LINES = 40
+# Where the package is on the machine that builds the site says nothing to readers.
+_INSTALLED = str(Path(boxwright.__file__).parent)
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -69,7 +73,7 @@ def _text(output: dict[str, Any]) -> list[str]:
     """Return the block with a cell's text; none for warnings and progress, which are written to standard error."""
     if output.get("name") == "stderr":
         return []
-    text = "".join(output.get("text") or output.get("data", {}).get("text/plain", ""))
+    text = "".join(output.get("text") or output.get("data", {}).get("text/plain", "")).replace(_INSTALLED, "boxwright")
     lines = [line.rstrip() for line in _COLORS.sub("", text).strip().splitlines()]
     shown = lines if len(lines) <= _MOST_LINES else [*lines[:_MOST_LINES], "…"]
     return ["\n".join(["```text", *shown, "```"])] if lines else []
