@@ -34,11 +34,15 @@ def look(run: FakeRun) -> list[Detections[Tensor]]:
         return [one for one, _ in detect_with_losses(run.detector, _plan(), [dataset[0], dataset[1]], 0)]
 
 
-@contextmanager
-def optimized_on_fake_gpu(detector: Detector, dtype: torch.dtype = torch.float32) -> Iterator[OperationRecorder]:
-    """Put a detector on a fake GPU, optimized as `predict` does: folding compares values, which fake tensors lack."""
+def optimize_for_gpu(detector: Detector, dtype: torch.dtype = torch.float32) -> Detector:
+    """Optimize a detector as on a GPU, before it is put on a fake one: folding compares values, which that lacks."""
     with mock.patch("boxwright.nn.detector.replace_by_winograd"):  # which is for CPUs
-        detector.optimize(dtype=dtype)
+        return detector.optimize(dtype=dtype)
+
+
+@contextmanager
+def detecting_on_fake_gpu(detector: Detector) -> Iterator[OperationRecorder]:
+    """Put an optimized detector on a fake GPU."""
     with fake_cuda() as recorder:
         to_fake(detector, recorder.mode)
         recorder.clear()

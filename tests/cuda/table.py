@@ -1,15 +1,24 @@
-"""Print what a GPU is told in a step, by configuration, as a table: `python -m tests.cuda.table`; no GPU is needed."""
+"""Print what a GPU is told in a step or a detection, by configuration, as a table; no GPU is needed.
+
+python -m tests.cuda.table steps
+python -m tests.cuda.table detection [PRESET …]
+"""
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
+import torch
 
 import boxwright as bw
 from boxwright.types import Categories, Category
 from tests.cuda.families import learner_from, on_fake_gpu
+from tests.cuda.inference import detecting_on_fake_gpu, optimize_for_gpu
 from tests.cuda.replays import launches
 from tests.cuda.waits import ALWAYS
 
@@ -29,6 +38,18 @@ CONFIGURATIONS = (
 )
 # What presets lack; the batch is made up.
 _READER = "train_input_reader { load_instance_masks: true tf_record_input_reader { } }"
+DETECTORS = (
+    "ssd_mobilenet_v2_320",
+    "ssd_mobilenet_v2_fpnlite_320",
+    "ssd_resnet50_v1_fpn_640",
+    "efficientdet_d0",
+    "refinedet320_vgg16_coco",
+    "d_fine_n_coco",
+    "d_fine_s_coco",
+    "d_fine_l_coco",
+    "torchvision_fasterrcnn_resnet50_fpn_coco",
+)
+_IMAGES = 16
 _STEADY = 2  # steps after which slots and copies are there
 
 
@@ -76,7 +97,39 @@ def lines() -> Iterator[str]:
         yield row(path)
 
 
+def detection(preset: str) -> str:
+    """Return a line of the table of detections: of 16 images of 480 × 640 that come from the CPU, as by `predict`."""
+    torch.manual_seed(0)
+    detector = bw.build_detector(bw.load_config(f"preset:{preset}", ["train_config.fine_tune_checkpoint="]))
+    images = [np.zeros((480, 640, 3), np.uint8)] * _IMAGES
+    half = optimize_for_gpu(detector, torch.bfloat16)
+    whole = copy.deepcopy(half)
+    whole.network.float()
+    whole.dtype = torch.float32
+    operations = []
+    for optimized in (whole, half):
+        with detecting_on_fake_gpu(optimized) as recorder:
+            optimized.detect(images)  # anchors are laid once
+            recorder.clear()
+            optimized.detect(images)
+            operations.append(sum(recorder.kernels.values()))
+    waits: Counter[str] = Counter()
+    for (_, operation), count in recorder.waits.items():
+        waits[operation] += count
+    copied = recorder.copied_bytes / _IMAGES / 1024
+    told = ", ".join(f"{count} × {operation}" for operation, count in sorted(waits.items()))
+    return f"| `{preset}` | {operations[0]} | {operations[1]} | {copied:.0f} KiB | {told} |"
+
+
+def detection_lines(presets: Sequence[str]) -> Iterator[str]:
+    """Yield the table of detections."""
+    yield "| preset | operations, float32 | bfloat16 | copied to the CPU, per image | waits |"
+    yield "|---|---:|---:|---:|---|"
+    yield from map(detection, presets)
+
+
 if __name__ == "__main__":
-    for line in lines():
+    kind, *presets = sys.argv[1:] or ["steps"]
+    for line in detection_lines(presets or DETECTORS) if kind == "detection" else lines():
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

@@ -10,19 +10,19 @@ import torch
 
 import boxwright as bw
 from tests.cuda.families import FEW_LAYERS, configuration
-from tests.cuda.inference import optimized_on_fake_gpu
+from tests.cuda.inference import detecting_on_fake_gpu, optimize_for_gpu
 from tests.exporters.small_detectors import CATEGORIES
 
 
 def detector_of(family: str, resizer: str = "own") -> bw.Detector:
     torch.manual_seed(0)
-    return bw.build_detector(configuration(family, resizer, "float32"), CATEGORIES)
+    return optimize_for_gpu(bw.build_detector(configuration(family, resizer, "float32"), CATEGORIES))
 
 
 @pytest.mark.slow
 def test_images_of_one_size_are_resized_together() -> None:
     detector = detector_of(FEW_LAYERS)
-    with optimized_on_fake_gpu(detector) as recorder:
+    with detecting_on_fake_gpu(detector) as recorder:
         counts = []
         for images in (1, 16):
             recorder.clear()
@@ -38,7 +38,7 @@ def test_images_of_two_sizes_in_turn_are_two_batches() -> None:
     images = [np.zeros((96, 128, 3) if number % 2 else (128, 96, 3), np.uint8) for number in range(16)]
     detector = detector_of("faster_rcnn", "keep_aspect_ratio")
     with (
-        optimized_on_fake_gpu(detector) as recorder,
+        detecting_on_fake_gpu(detector) as recorder,
         mock.patch.object(detector, "predict", wraps=detector.predict) as passes,
     ):
         detector.detect(images)
@@ -52,7 +52,7 @@ def test_images_that_are_not_complete_are_suppressed_again_without_copying_maps(
     """One of two images is done again on the GPU: what is copied are detections, not scores of all anchors."""
     images = [np.zeros((96, 128, 3), np.uint8)] * 2
     detector = detector_of("ssd")
-    with optimized_on_fake_gpu(detector) as recorder:
+    with detecting_on_fake_gpu(detector) as recorder:
         detector.detect(images)
         once = recorder.copied_bytes
         recorder.clear()
