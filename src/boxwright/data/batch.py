@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from boxwright.nn.preprocessing import to_levels_resizer
 from boxwright.types import Sample, Targets
 from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
@@ -97,9 +98,10 @@ def to_input(sample: Sample, resizer: Resizer) -> Sample:
     """
     # torch refuses negative strides, which a flipped image one pixel wide may have.
     image = sample.image.copy() if min(sample.image.strides) < 0 else sample.image
-    resized, true_size = resizer(torch.from_numpy(image))
+    whole_levels = sample.image.dtype == np.uint8
+    resized, true_size = (to_levels_resizer(resizer) if whole_levels else resizer)(torch.from_numpy(image))
     pixels = resized.contiguous().numpy()
-    if sample.image.dtype == np.uint8:  # rounds half to even, as torch does, and clips, in one pass
+    if whole_levels:  # rounds half to even, as torch does, and clips, in one pass
         # More channels are added to as one, since OpenCV takes four at most.
         rows = pixels.reshape(len(pixels), -1) if pixels.shape[2] > 4 else pixels
         pixels = np.asarray(cv2.add(rows, np.zeros(4), dtype=cv2.CV_8U)).reshape(pixels.shape)

@@ -8,7 +8,7 @@ Dimensions: B batch, H W image, C channels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import cv2
@@ -20,7 +20,12 @@ from torch import Tensor, nn
 
 from boxwright.base.device import constants, without_wait
 from boxwright.base.errors import DataError
-from boxwright.nn.ops.resize import resize_bilinear, resize_nearest
+from boxwright.nn.ops.resize import (
+    resize_antialiased,
+    resize_antialiased_to_levels,
+    resize_bilinear,
+    resize_nearest,
+)
 from boxwright.types.pixels import (
     LARGEST,
     Scale,
@@ -195,6 +200,15 @@ class KeepAspectRatioResizer(ImageResizer):
         padded = padded.repeat(*batch, self.max_dimension, self.max_dimension, 1)
         padded[..., :height, :width, :] = image
         return padded
+
+
+def to_levels_resizer(
+    resizer: Callable[[Tensor], tuple[Tensor, tuple[int, int]]],
+) -> Callable[[Tensor], tuple[Tensor, tuple[int, int]]]:
+    """Return a resizer for uint8 images whose results are rounded afterwards: the same, or a faster one."""
+    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer) and resizer.resize is resize_antialiased:
+        return replace(resizer, resize=resize_antialiased_to_levels)
+    return resizer
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,22 @@ def resize_antialiased(image: Tensor, height: int, width: int, *, align_corners:
     return _interpolated(image, height, width, antialias=True)
 
 
+def resize_antialiased_to_levels(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
+    """Return `resize_antialiased`'s result in whole levels, within one of it; on a CPU in half the time or less.
+
+    Args:
+        image: uint8 [..., H, W, C].
+
+    Returns:
+        uint8 [..., height, width, C].
+    """
+    del align_corners
+    pixels = image.movedim(-1, -3)
+    whole = pixels.reshape(-1, *pixels.shape[-3:])  # channels last in memory, as PyTorch's kernel of bytes has it
+    resized = F.interpolate(whole, (height, width), mode="bilinear", align_corners=False, antialias=True)
+    return resized.reshape(*pixels.shape[:-2], height, width).movedim(-3, -1)
+
+
 def _interpolated(image: Tensor, height: int, width: int, *, antialias: bool) -> Tensor:
     """Return an image [..., H, W, C] resized by PyTorch's own function: float32 [..., height, width, C]."""
     pixels = image.float().movedim(-1, -3)
