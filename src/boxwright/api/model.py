@@ -84,10 +84,13 @@ def load(
 
 
 def _threshold(conf: float | None, min_score: float | None) -> float | None:
-    """Return the confidence threshold of a call, None for the configuration's; ConfigError if it has two."""
+    """Return the confidence threshold of a call, None for the configuration's; ConfigError for two, or another."""
     if conf is not None and min_score is not None:
         raise ConfigError("conf and min_score are two names of the confidence threshold; pass one of them")
-    return min_score if conf is None else conf
+    name, least = ("min_score", min_score) if conf is None else ("conf", conf)
+    if least is not None and not 0 <= least <= 1:
+        raise ConfigError(f"{name}: expected a score from 0 to 1, found {least}")
+    return least
 
 
 class Model:

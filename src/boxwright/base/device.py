@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -89,6 +89,21 @@ def tf32_allowed() -> Iterator[None]:
     finally:
         torch.backends.cuda.matmul.allow_tf32 = matmul
         torch.backends.cudnn.allow_tf32 = convolutions
+
+
+@contextmanager
+def usual_modes() -> Iterator[None]:
+    """Let gradients be computed and new tensors be on the CPU as long as this lasts, whatever modes the caller is in.
+
+    A program that has called `torch.set_default_device("cuda")`, or that trains below `torch.no_grad()`, changes what
+    every line of ours means.
+    """
+    with ExitStack() as modes:
+        modes.enter_context(torch.inference_mode(mode=False))
+        modes.enter_context(torch.enable_grad())
+        if torch.get_default_device().type != "cpu":
+            modes.enter_context(torch.device("cpu"))
+        yield
 
 
 def random_devices(device: torch.device) -> list[torch.device]:

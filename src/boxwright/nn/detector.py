@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from boxwright.base.device import in_halves, without_wait
+from boxwright.base.device import in_halves, usual_modes, without_wait
 from boxwright.base.errors import ConfigError
 from boxwright.nn.criteria.criterion import Criterion
 from boxwright.nn.folding import fold_batch_norms, input_sizes
@@ -194,6 +194,7 @@ class Detector(nn.Module):
             )
         return super().train(mode)
 
+    @usual_modes()
     @torch.no_grad()
     def detect(
         self, images: Images, scale: Scale = "guess", context: ContextFeatures | None = None
@@ -221,6 +222,7 @@ class Detector(nn.Module):
         with nullcontext() if self.optimized else evaluation_mode(self):
             return [detections for detections, _ in self.detect_with_losses(images, scale=scale, context=context)]
 
+    @usual_modes()
     @torch.no_grad()
     def detect_with_losses(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from boxwright.base.device import is_out_of_memory, tf32_allowed, usable_device
+from boxwright.base.device import is_out_of_memory, random_devices, tf32_allowed, usable_device, usual_modes
 from boxwright.base.distributed import Processes, join_processes
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
 from boxwright.config.load import dump_message
@@ -94,7 +94,7 @@ def train(
     settings = settings or RunSettings()
     for name in settings.track:
         check_tracker(name)
-    with join_processes() as processes, ExitStack() as resources:
+    with usual_modes(), join_processes() as processes, ExitStack() as resources:
         if processes.count > 1:
             resources.enter_context(warnings.catch_warnings())  # exchanging gradients adds filters
         run = _prepare(config, Path(model_dir), settings, listeners or {}, processes, resources, dataset, detector)
@@ -184,9 +184,9 @@ def _prepare(
     plan = plan.with_seed(_seed(newest, settings.seed))
     if meaning := explain_version(config):
         processes.log.info(meaning)
-    detector = _place_detector(
-        config, plan, dataset, own_detector, resources.enter_context(_device(settings, processes))
-    )
+    device = resources.enter_context(_device(settings, processes))
+    resources.enter_context(torch.random.fork_rng(random_devices(device)))  # the caller's numbers go on as before
+    detector = _place_detector(config, plan, dataset, own_detector, device)
     state, config.pedigree = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)

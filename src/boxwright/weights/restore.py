@@ -6,6 +6,9 @@ import copy
 import os
 from pathlib import Path
 
+import torch
+
+from boxwright.base.device import usual_modes
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import as_here, is_file, shown
 from boxwright.data.label_map import load_label_map
@@ -35,6 +38,7 @@ _COCO_IDS = 90
 _WITHOUT_CONFIG = (".safetensors", *EXPORTS)
 
 
+@usual_modes()
 def restore_detector(
     checkpoint: str | Path,
     *,
@@ -72,7 +76,8 @@ def restore_detector(
         if as_published and not is_archive(file):
             config = published.configuration()
         categories = categories or published.categories
-    with unpacked(checkpoint) as path:
+    # Fresh weights are drawn before those of the checkpoint replace them; the caller's random numbers go on as before.
+    with unpacked(checkpoint) as path, torch.random.fork_rng(devices=[]):
         detector, config, step = _restore(path, config, use_average=use_average, categories=categories)
     if published is not None:
         if as_published:  # with another configuration, other answers may be right
