@@ -239,7 +239,7 @@ def test_it_shows_steps_loss_and_evaluations() -> None:
     assert "5/10" in text
     assert "loss 1.250" in text
     assert "9.000" not in text
-    assert "step 5: DetectionBoxes_Precision/mAP 0.5000" in text
+    assert "step 5  AP 0.500" in text
 
 
 def test_a_notebook_without_widgets_has_lines_and_no_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_a_notebook_without_widgets_has_lines_and_no_warnings(monkeypatch: pytes
         bar.on_event(step, Scalars({"Loss/total_loss": 1.25, "steps_per_sec": 2.0}))
     bar.on_event(3, Evaluated({"DetectionBoxes_Precision/mAP": 0.5}, {}))
     bar.close()
-    assert shown == ["step 3: DetectionBoxes_Precision/mAP 0.5000"]
+    assert shown == ["step 3  AP 0.500"]
 
 
 def test_nobody_watches_a_file() -> None:

@@ -13,8 +13,9 @@ from rich.console import Console
 from boxwright.cli import console as console_module
 from boxwright.cli import train as train_module
 from boxwright.cli.progress import progress_bar
-from boxwright.cli.train import ProgressListener, evaluation_line
+from boxwright.cli.train import ProgressListener
 from boxwright.pipeline.load import load_config
+from boxwright.report.metric_words import evaluation_line
 from boxwright.training.log import Evaluated, Scalars
 
 VALUES = {

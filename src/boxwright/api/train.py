@@ -29,14 +29,13 @@ from boxwright.nn.detector import Detector
 from boxwright.pipeline.load import Overrides, load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.run_length import set_num_steps, stretch_schedule
+from boxwright.report.metric_words import evaluation_line
 from boxwright.training.autoconfig.choices import NO_WEIGHTS, InitSettings
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Evaluated, Event, Listeners, Scalars, named_listeners
 from boxwright.training.settings import RunOptions, RunSettings
 from boxwright.training.stop import RunEnd
 from boxwright.training.train import train as train_run
-
-_AP = "DetectionBoxes_Precision/mAP"
 
 
 def is_watched(console: Console) -> bool:
@@ -62,7 +61,7 @@ class ProgressBar:
         self._task: TaskID | None = None  # starts with the first step, so that an earlier error leaves no bar
 
     def on_event(self, step: int, event: Event) -> None:
-        """Advance the bar, or print an evaluation's first metric."""
+        """Advance the bar, or print an evaluation's line."""
         if isinstance(event, Scalars) and "steps_per_sec" in event.values:
             loss = event.values.get("Loss/total_loss")
             text = "" if loss is None else f"loss {loss:.3f}"
@@ -71,10 +70,7 @@ class ProgressBar:
                 self._progress.start()
             self._progress.update(self._task, completed=step, loss=text)
         elif isinstance(event, Evaluated) and event.metrics:
-            name = _AP if _AP in event.metrics else next(iter(event.metrics))
-            self._progress.console.print(
-                f"step {step}: {name} {event.metrics[name]:.4f}", markup=False, highlight=False
-            )
+            self._progress.console.print(evaluation_line(step, event), markup=False, highlight=False)
 
     def close(self) -> None:
         """Remove the bar."""

@@ -136,17 +136,12 @@ def metrics_table(metrics: dict[str, float]) -> Table:
     """Return metrics as a table, by the names that people use; metrics.json and `--json` have TensorFlow's."""
     from rich.table import Column, Table
 
-    from boxwright.report.metric_words import readable_name
+    from boxwright.report.metric_words import metric_text, readable_name
 
     table = Table(Column(overflow="fold"), Column(no_wrap=True), show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in metrics.items():
         table.add_row(readable_name(name), metric_text(value))
     return table
-
-
-def metric_text(value: float, decimals: int = 4) -> str:
-    """Return a metric as text; COCO's convention is -1 where there is no object to measure on."""
-    return f"{value:.{decimals}f}" if value >= 0 else "no objects"
 
 
 def print_evaluation(evaluation: Evaluation) -> None:

@@ -15,10 +15,11 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import setting
-from boxwright.cli.console import console, importing, metric_text, print_metrics, suggest
+from boxwright.cli.console import console, importing, print_metrics, suggest
 from boxwright.cli.process import prepare_inference, prepare_training
 from boxwright.cli.words import MOST_BATCH, FieldOptions, apply_words, batch_override
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
+from boxwright.report.metric_words import evaluation_line
 from boxwright.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -87,21 +88,6 @@ class ProgressListener:
         if self._printed is None or now - self._printed >= _LINE_EVERY_S or step == total:
             self._print_waiting()
             self._printed = now
-
-
-_SHORT_NAMES = {"DetectionBoxes_Precision/mAP": "AP", "DetectionBoxes_Precision/mAP@.50IOU": "AP50"}
-
-
-def evaluation_line(step: int, event: Evaluated) -> str:
-    """Return a line with COCO's AP and AP50, else the first metric; and the metric that chooses the best checkpoint."""
-    shown = [name for name in _SHORT_NAMES if name in event.metrics] or list(event.metrics)[:1]
-    if event.best_metric and event.best_metric not in shown:
-        shown.append(event.best_metric)
-    parts = [f"step {step}", *([event.name] if event.name else [])]
-    for name in shown:
-        best = " (best)" if name == event.best_metric else ""
-        parts.append(f"{_SHORT_NAMES.get(name, name)} {metric_text(event.metrics[name], 3)}{best}")
-    return "  ".join(parts)
 
 
 def _numbers(values: Mapping[str, float]) -> list[str]:

@@ -1,9 +1,13 @@
-"""Metrics in words: what people call them, what they are, and why one has no value."""
+"""Metrics in words: what people call them, what they are, why one has no value, and a line for an evaluation."""
 
 from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from boxwright.training.log import Evaluated
 
 # The first pattern that a name contains tells what it is.
 _SENTENCES = (
@@ -99,3 +103,23 @@ def readable_name(name: str) -> str:
             if match := re.fullmatch(pattern, name.removeprefix(prefix)):
                 return kind + match.expand(words)
     return name
+
+
+def metric_text(value: float, decimals: int = 4) -> str:
+    """Return a metric as text; COCO's convention is -1 where there is no object to measure on."""
+    return f"{value:.{decimals}f}" if value >= 0 else "no objects"
+
+
+_SHORT_NAMES = {"DetectionBoxes_Precision/mAP": "AP", "DetectionBoxes_Precision/mAP@.50IOU": "AP50"}
+
+
+def evaluation_line(step: int, event: Evaluated) -> str:
+    """Return a line with COCO's AP and AP50, else the first metric; and the metric that chooses the best checkpoint."""
+    shown = [name for name in _SHORT_NAMES if name in event.metrics] or list(event.metrics)[:1]
+    if event.best_metric and event.best_metric not in shown:
+        shown.append(event.best_metric)
+    parts = [f"step {step}", *([event.name] if event.name else [])]
+    for name in shown:
+        best = " (best)" if name == event.best_metric else ""
+        parts.append(f"{_SHORT_NAMES.get(name, name)} {metric_text(event.metrics[name], 3)}{best}")
+    return "  ".join(parts)
