@@ -1,10 +1,14 @@
-"""Images a second and peak memory of training steps and detections on a GPU, by preset, batch and precision.
+"""Detections and training steps on a GPU, by preset, precision and batch: images a second, launches, memory.
 
-    python benchmarks/gpu.py [--presets NAME …] [--batches 8 16] [--precisions float32 bfloat16] [--json FILE]
+    python benchmarks/gpu.py [--presets NAME …] [--batches 1 8 32 128] [--precisions float32 bfloat16 float16]
+                             [--seconds 2] [--json FILE]
 
-The step is the run's own, with the preset's optimizer and resizer; images are made-up shapes of 480×640 that are on the
-GPU before. Steps do not wait for one another. A batch that does not fit is listed as such. Memory is what PyTorch's
-allocator held at most, the weights and optimizer's slots included. Beside torchvision's: `speed.py --device cuda`.
+Detectors are optimized, and detect as `predict --min_score 0.3` does, in images of 480×640 that are on the GPU before.
+Steps are the run's own, with the preset's optimizer and resizer, and do not wait for one another; they are measured
+with batches of up to 16. Of each row are stated the precision that computed, for how many images the first suppression
+sufficed, what was launched for a batch, the share of the time in which kernels ran, and the most memory that PyTorch's
+allocator held, weights and optimizer's slots included. A batch that does not fit is listed as such. A page beside the
+JSON has the same as tables. Beside torchvision's: `speed.py --device cuda`.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -24,31 +30,40 @@ from boxwright.base.distributed import ALONE
 from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.shapes import ShapesDataset
 from boxwright.nn.detector import Detector
+from boxwright.nn.postprocessing.nms import Nms
 from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner, check_step
+from boxwright.types import PaddedDetections
 
 RESULTS = Path(__file__).parent / "results" / "gpu-cuda.json"
 PRESETS = (
     "ssd_mobilenet_v2_fpnlite_320",
+    "d_fine_n_coco",
     "ssd_resnet50_v1_fpn_640",
+    "torchvision_fasterrcnn_resnet50_fpn_coco",
+    "ssd_mobilenet_v2_320",
     "efficientdet_d0",
     "refinedet320_vgg16_coco",
-    "center_net_resnet101_v2_512",
-    "torchvision_fasterrcnn_resnet50_fpn_coco",
-    "mask_rcnn_resnet50_fpn_coco",
     "d_fine_s_coco",
+    "d_fine_l_coco",
 )
 GIB = 1 << 30
+
+
+_SCORE = 0.3
+_MOST_TRAINED = 16
+_PROFILED = 3
+_FEWEST = 5
 
 
 def main() -> None:
     """Measure each combination and print a line for it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--presets", nargs="*", default=PRESETS)
-    parser.add_argument("--batches", nargs="*", type=int, default=[8, 16])
-    parser.add_argument("--precisions", nargs="*", default=["float32", "bfloat16"])
-    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--batches", nargs="*", type=int, default=[1, 8, 32, 128])
+    parser.add_argument("--precisions", nargs="*", default=["float32", "bfloat16", "float16"])
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement, after a warm-up")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -57,67 +72,119 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for preset in arguments.presets:
         for precision in arguments.precisions:
-            for count in arguments.batches:
-                row = {"preset": preset, "precision": precision, "batch": count}
-                rows.append(row | measured(preset, precision, count, arguments.repeats, device))
-                print(json.dumps(rows[-1]), flush=True)
+            for work, measured in (("detect", measure_detection), ("train", measure_training)):
+                for batch in arguments.batches:
+                    if work == "train" and batch > _MOST_TRAINED:
+                        continue
+                    row = {"preset": preset, "work": work, "precision": precision, "batch": batch}
+                    rows.append(row | in_memory(partial(measured, preset, precision, batch, arguments.seconds, device)))
+                    print(json.dumps(rows[-1]), flush=True)
+                    write(rows, device, arguments.json)
+
+
+def write(rows: list[dict[str, Any]], device: torch.device, path: Path) -> None:
+    """Write the rows so far, and a page of them: a run that is cut off leaves what it measured."""
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     facts = {"device": name, "torch": torch.__version__, "cuda": torch.version.cuda, "rows": rows}
-    arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+    path.write_text(json.dumps(facts, indent=1) + "\n")
+    columns = ["preset", "work", "precision", "batch", "images_per_second", "launches", "busy", "complete", "gib"]
+    lines = [f"# {name}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}", ""]
+    lines += [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    lines += [f"| {' | '.join(str(row.get(column, row.get('error', ''))) for column in columns)} |" for row in rows]
+    path.with_suffix(".md").write_text("\n".join(lines) + "\n")
 
 
-def measured(preset: str, precision: str, count: int, repeats: int, device: torch.device) -> dict[str, Any]:
-    """Return the numbers of one combination."""
+def in_memory(measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what is measured, or that it does not fit."""
+    try:
+        return measured()
+    except torch.cuda.OutOfMemoryError:
+        return {"error": "out of memory"}
+
+
+def measure_detection(preset: str, precision: str, batch: int, seconds: float, device: torch.device) -> dict[str, Any]:
+    """Return the numbers of detecting in a batch."""
     torch.manual_seed(0)
-    changes = [
-        f"train_config.batch_size={count}",
-        "train_config.fine_tune_checkpoint=",
-        "train_input_reader.tf_record_input_reader.input_path=none",
-        "train_input_reader.load_instance_masks=true",  # for detectors with masks; others read none
-    ]
-    if precision != "float32":
-        changes.append(f"train_config.use_{precision}=true")
-    config = bw.load_config(f"preset:{preset}", changes)
+    config = bw.load_config(f"preset:{preset}", ["train_config.fine_tune_checkpoint="])
+    detector = placed(bw.build_detector(config), device).eval().optimize(dtype=getattr(torch, precision))
+    detector.postprocessor = detector.postprocessor.above(_SCORE)
+    images = [torch.randint(0, 256, (3, 480, 640), dtype=torch.uint8, device=device) for _ in range(batch)]
+    again: list[int] = []
+    exactly = Nms.image_by_image
+
+    def counting(nms: Nms, *tensors: torch.Tensor, indices: Sequence[int]) -> PaddedDetections:
+        again.extend(indices)
+        return exactly(nms, *tensors, indices)
+
+    with mock.patch.object(Nms, "image_by_image", counting):
+        if device.type == "cuda":
+            detector.detect(images)
+        complete = batch - len(again)
+    return {"complete": f"{complete} of {batch}"} | timed(lambda: detector.detect(images), batch, seconds, device)
+
+
+def measure_training(preset: str, precision: str, batch: int, seconds: float, device: torch.device) -> dict[str, Any]:
+    """Return the numbers of training steps."""
+    torch.manual_seed(0)
+    config = bw.load_config(
+        f"preset:{preset}",
+        [
+            f"train_config.batch_size={batch}",
+            "train_config.fine_tune_checkpoint=",
+            f"train_config.use_bfloat16={str(precision == 'bfloat16').lower()}",
+            f"train_config.use_float16={str(precision == 'float16').lower()}",
+            "train_input_reader.tf_record_input_reader.input_path=none",
+            "train_input_reader.load_instance_masks=true",  # for detectors with masks; others read none
+        ],
+    )
     detector = placed(bw.build_detector(config), device).train()
     plan = build_training(config, workers=0)
     learner = Learner(new_state(detector, plan), plan, ALONE)
-    batch = made_up(detector, count).to(device)
-    images = [torch.randint(0, 256, (3, 480, 640), dtype=torch.uint8) for _ in range(count)]
+    made = made_up(detector, batch).to(device)
     report = None
 
     def step() -> None:
         nonlocal report
-        report = learner.step(batch, report, wait=False)
+        report = learner.step(made, report, wait=False)
 
-    row: dict[str, Any] = {"input": list(batch.images.shape[2:])}
-    try:
-        row |= timed("train", step, count, repeats, device)
-        check_step(report, learner.state)
-        row |= timed("detect", lambda: detector.eval().detect(images), count, repeats, device)
-    except torch.cuda.OutOfMemoryError:
-        row["error"] = "out of memory"
+    row = {"input": list(made.images.shape[2:])} | timed(step, batch, seconds, device)
+    check_step(report, learner.state)
     return row
 
 
-def timed(name: str, run: Callable[[], object], count: int, repeats: int, device: torch.device) -> dict[str, Any]:
-    """Return images per second by the median of repeats, and GiB at most."""
+def timed(run: Callable[[], object], batch: int, seconds: float, device: torch.device) -> dict[str, Any]:
+    """Return images per second by the median call, GiB at most, launches of a call and the share of busy time."""
     on_gpu = device.type == "cuda"
+    synchronize = torch.cuda.synchronize if on_gpu else lambda: None
     if on_gpu:
         torch.cuda.empty_cache()
     for _ in range(3):
         run()
+    synchronize()
     if on_gpu:
-        torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    seconds = []
-    for _ in range(repeats):
+    calls: list[float] = []
+    while len(calls) < _FEWEST or sum(calls) < seconds:
         began = time.perf_counter()
         run()
-        if on_gpu:
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
-    peak = torch.cuda.max_memory_allocated() / GIB if on_gpu else 0.0
-    return {f"{name}_images_per_second": round(count / sorted(seconds)[repeats // 2], 1), f"{name}_gib": round(peak, 2)}
+        synchronize()
+        calls.append(time.perf_counter() - began)
+    row: dict[str, Any] = {"images_per_second": round(batch / sorted(calls)[len(calls) // 2], 1)}
+    return row | profiled(run) if on_gpu else row
+
+
+def profiled(run: Callable[[], object]) -> dict[str, Any]:
+    """Return the kernels and copies that a call launches, the share of its time in which they run, and GiB at most."""
+    peak = torch.cuda.max_memory_allocated() / GIB
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        began = time.perf_counter()
+        for _ in range(_PROFILED):
+            run()
+        torch.cuda.synchronize()
+        passed = time.perf_counter() - began
+    events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    busy = sum(event.time_range.elapsed_us() for event in events) / 1e6 / passed
+    return {"launches": len(events) // _PROFILED, "busy": round(min(busy, 1.0), 2), "gib": round(peak, 2)}
 
 
 def made_up(detector: Detector, count: int) -> Batch:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All that is measured on a GPU, by one command; the figures go to benchmarks/results/*-cuda.json.
+# All that is measured on a GPU, by one command; the figures go to benchmarks/results/*-cuda.json, with a page of gpu.py's.
+# What matters most comes first, as a GPU may be lent for minutes; each part leaves what it has when it is cut off.
 #
 #   benchmarks/gpu.sh [FOLDER WITH BOXWRIGHT'S PYTHON]      (.venv/bin without)
 set -euo pipefail
@@ -7,7 +8,6 @@ cd "$(dirname "$0")/.."
 python=${1:-.venv/bin}/python
 "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "there is no GPU that PyTorch can use")'
 "$python" -c 'import torch, torchvision; print(torch.cuda.get_device_name(), "torch", torch.__version__, "torchvision", torchvision.__version__, "CUDA", torch.version.cuda)'
-"$python" -m tests.cuda.table
+timeout 360 "$python" benchmarks/gpu.py --seconds 0.5 || echo "gpu.py ended early: $?"
+timeout 120 "$python" benchmarks/speed.py --device cuda || echo "speed.py ended early: $?"
 "$python" -m pytest -q tests/training/test_gpu.py
-"$python" benchmarks/gpu.py
-"$python" benchmarks/speed.py --device cuda

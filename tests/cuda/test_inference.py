@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -11,7 +12,38 @@ import torch
 import boxwright as bw
 from tests.cuda.families import FEW_LAYERS, configuration
 from tests.cuda.inference import detecting_on_fake_gpu, optimize_for_gpu
+from tests.cuda.table import DETECTORS, detection
 from tests.exporters.small_detectors import CATEGORIES
+
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def documented(preset: str) -> list[str]:
+    """Return the cells of a preset's row in the table of detections."""
+    table = DOCUMENTED[DOCUMENTED.index("| preset | operations, float32 |") :]
+    return cells(next(line for line in table.splitlines() if line.startswith(f"| `{preset}` |")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", DETECTORS)
+def test_the_documented_table_is_what_a_detection_does(preset: str) -> None:
+    """Its waits and copies; operations are counted by the release of PyTorch that the text names."""
+    name, whole, half, copied, waits = documented(preset)
+    made_name, made_whole, made_half, made_copied, made_waits = cells(detection(preset))
+    assert (name, copied, waits) == (made_name, made_copied, made_waits)
+    assert int(made_whole) <= 1.05 * int(whole)
+    assert int(made_half) <= 1.05 * int(half)
+
+
+def test_casting_weights_once_leaves_few_casts() -> None:
+    """43 % more operations were autocast's, which cast all weights at each call."""
+    for preset in ("ssd_mobilenet_v2_fpnlite_320", "ssd_resnet50_v1_fpn_640", "efficientdet_d0"):
+        _, whole, half, _, _ = documented(preset)
+        assert int(half) <= 1.1 * int(whole)
 
 
 def detector_of(family: str, resizer: str = "own") -> bw.Detector:
