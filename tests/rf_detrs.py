@@ -26,6 +26,7 @@ RF_DETR = """rf_detr { num_classes: 4
   feature_extractor { width: 32 depth: 4 num_heads: 2 patch: 8 windows: 2 grid: 8 taken: [2, 4] }
   decoder { depth: 16 num_layers: 2 feedforward: 32 num_queries: 20 num_groups: 3 self_heads: 2 cross_heads: 4 }
 }"""
+RF_DETR_MASKS = RF_DETR.rstrip().removesuffix("}") + "masks { } }"
 CASES = ("tiny", "base_like", "two_levels", "refining", "few_cells", "segmentation")
 
 

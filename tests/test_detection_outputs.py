@@ -38,6 +38,7 @@ def detections() -> Detections[Tensor]:
         image_size=(40, 20),
         keypoints=torch.tensor([[[5.0, 10]], [[20, 40]]]),
         masks=torch.tensor([[[1.0, 1], [0, 0]], [[0.25, 0.5], [0.75, 1]]]),
+        mask_boxes=torch.tensor([[0.0, 0, 20, 40], [-5, 10, 5, 20]]),
         surface_parts=parts,
         surface_coordinates=torch.rand(2, 2, 2, 2),
         cell_boxes=torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8]]),
@@ -50,6 +51,7 @@ def test_outputs_have_tensorflows_order() -> None:
     outputs = detections().to_tf()
     assert outputs["detection_keypoints"].tolist() == [[[0.25, 0.25]], [[1, 1]]]
     assert outputs["detection_boxes_strided"].tolist() == [[2, 1, 4, 3], [6, 5, 8, 7]]
+    assert outputs["detection_mask_boxes"].tolist() == [[0, 0, 1, 1], [0.25, -0.25, 0.5, 0.25]]
     assert outputs["detection_masks"].tolist() == [[[3, 24], [0, 0]], [[0.25, 0.5], [0.75, 1]]]
     assert outputs["detection_features"].shape == (2, 2, 2, 3)
     assert outputs["detection_features"][1, 0, 1].tolist() == [13, 17, 21]

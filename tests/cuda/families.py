@@ -25,6 +25,7 @@ from tests.cuda.fake import fake_batch, fake_cuda, to_fake
 from tests.cuda.ledger import OperationRecorder
 from tests.d_fines import D_FINE
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES
+from tests.rf_detrs import RF_DETR, RF_DETR_MASKS
 
 # SSD's own mining (SSD, section 2.2), which no other small detector has.
 _FAMILIES = FAMILIES | {
@@ -38,7 +39,7 @@ _FAMILIES = FAMILIES | {
     )
 }
 _FAMILIES |= {"center_net": CENTER_NET, "center_net, masks": CENTER_NET.rstrip()[:-1] + MASKS + "}"}
-_FAMILIES |= {"d_fine": D_FINE}
+_FAMILIES |= {"d_fine": D_FINE, "rf_detr": RF_DETR, "rf_detr, masks": RF_DETR_MASKS}
 ALL = tuple(_FAMILIES)
 # Each operation of a fake tensor costs as much as one of a network of full size.
 FEW_LAYERS = "ssd, few layers"
@@ -51,6 +52,8 @@ ONE_OF_EACH = (
     "align_det",
     "center_net",
     "d_fine",
+    "rf_detr",
+    "rf_detr, masks",
     "faster_rcnn",
     "mask_rcnn",
     "rfcn",

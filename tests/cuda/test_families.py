@@ -21,13 +21,13 @@ _NOT_OF_TWO_STAGE = {"identity", "conditional_shape", "pad_to_multiple"}
 # What is suppressed greedily, of proposals or softly, is waited for more often, and so is mining in an evaluation's losses.
 LOOKS_LONGER = {*TWO_STAGE, "ssd, soft", "ssd, mined"}
 # An evaluation's losses match queries with objects on the CPU, which is a copy of its own.
-MATCHED = {"d_fine"}
+MATCHED = {"d_fine", "rf_detr", "rf_detr, masks"}
 _NOT_OF_REFINEDET = {"identity", "conditional_shape", "keep_aspect_ratio"}
 PRODUCT = [
     (family, resizer, precision)
     for family, resizer, precision in itertools.product(ALL, RESIZERS, PRECISIONS)
     if not (family in TWO_STAGE and resizer in _NOT_OF_TWO_STAGE)
-    and not (family.startswith(("refinedet", "d_fine")) and resizer in _NOT_OF_REFINEDET)
+    and not (family.startswith(("refinedet", "d_fine", "rf_detr")) and resizer in _NOT_OF_REFINEDET)
 ]
 
 
@@ -84,8 +84,8 @@ def test_every_family_resizer_and_precision(family: str, resizer: str, precision
 
 
 def test_the_product_is_whole() -> None:
-    assert len(ALL) == 24
-    assert len(PRODUCT) == (12 * 7 + 5 * 4 + 7 * 4) * 2 == 264
+    assert len(ALL) == 26
+    assert len(PRODUCT) == (12 * 7 + 5 * 4 + 9 * 4) * 2 == 280
     assert {family for family, _, _ in PRODUCT} == set(ALL)
     assert {resizer for _, resizer, _ in PRODUCT} == set(RESIZERS)
 
@@ -102,7 +102,7 @@ def test_each_wait_has_a_reason() -> None:
     waits = set().union(ALWAYS, DESCRIBED, *STEPS.values())
     assert waits == REASONS.keys()
     assert STEPS.keys() <= set(ALL)
-    assert {family for family in STEPS if family not in TWO_STAGE} == {"ssd, mined", "d_fine"}, "others do not wait"
+    assert {family for family in STEPS if family not in TWO_STAGE} == {"ssd, mined", *MATCHED}, "others do not wait"
 
 
 @pytest.mark.slow  # test_family[ssd] asserts it too

@@ -11,16 +11,15 @@ import torch
 import boxwright as bw
 from boxwright.exporters.export import FORMATS, export
 from tests.exporters.small_detectors import build, pictures
-from tests.rf_detrs import RF_DETR
+from tests.rf_detrs import RF_DETR_MASKS
 
 OWN_INITIALIZERS = True
-WITH_MASKS = RF_DETR.rstrip().removesuffix("}") + "masks { } }"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["onnx", "openvino", "pt2"])
 def test_an_export_has_the_masks_of_its_detector(form: str, tmp_path: Path) -> None:
-    detector = build(WITH_MASKS)
+    detector = build(RF_DETR_MASKS)
     path = tmp_path / f"detector{FORMATS[form].suffix}"
     report = export(detector, path, images=pictures(), format=form)  # type: ignore[arg-type]
     assert report.passed

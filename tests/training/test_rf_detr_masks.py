@@ -16,17 +16,16 @@ from boxwright.base.errors import DataError
 from boxwright.pipeline.training import build_training
 from boxwright.types.masks import InstanceMasks
 from boxwright.weights.export_weights import weights_sha256
-from tests.rf_detrs import RF_DETR
+from tests.rf_detrs import RF_DETR_MASKS
 from tests.training.detrs import OBJECTS, check_parts, learner, with_objects, write_config
 from tests.training.test_refinedet import run
 
 OWN_INITIALIZERS = True
-WITH_MASKS = RF_DETR.rstrip().removesuffix("}") + "masks { } }"
 
 
 @pytest.fixture
 def config(small_config: Path, tmp_path: Path) -> Path:
-    path = write_config(small_config, WITH_MASKS, tmp_path / "masks.config")
+    path = write_config(small_config, RF_DETR_MASKS, tmp_path / "masks.config")
     text = path.read_text()
     for reader in ("train_input_reader {", "eval_input_reader {"):
         text = text.replace(reader, f"{reader} load_instance_masks: true mask_type: PNG_MASKS")
