@@ -37,6 +37,8 @@ UNKNOWN = {
     "nms": "torchvision's; its own tests run it on CUDA in float32 and float16",
     "_assert_async": "of one bool",
     "_cdist_forward": "of float32 boxes",
+    "__rshift__": "of int64: what the tables call bitwise_right_shift",
+    "log_sigmoid_forward": "what log_sigmoid calls, which is there for every type",
     "_safe_softmax": "within attention with a mask, which a GPU computes in one kernel",
 }
 # What the tables leave out, and why it is fine nevertheless.

@@ -28,7 +28,9 @@ STEPS: dict[str, set[Wait]] = {
     "mask_rcnn, paper": _SUPPRESSED | {_VALID},
     "rfcn": _SUPPRESSED,
     "proposals": _SUPPRESSED,
-    **dict.fromkeys(("d_fine", "rf_detr", "rf_detr, masks"), {_MATCHED}),
+    "d_fine": {_MATCHED},
+    "rf_detr": {_MATCHED},
+    "rf_detr, masks": {_MATCHED},
 }
 # How often a step waits at most, beside the numbers of the step before: once for each of these.
 MOST = {"faster_rcnn, options": 3, "ssd, mined": 2, "mask_rcnn": 2, "mask_rcnn, paper": 2}

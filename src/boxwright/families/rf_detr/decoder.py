@@ -225,7 +225,10 @@ def sine_embedding(boxes: Tensor, depth: int) -> Tensor:
     """Return sines and cosines of boxes [..., 4], D / 2 of each number in the order y, x, w, h: [..., 2 · D]."""
     half = depth // 2
     steps = torch.arange(half, dtype=torch.float32, device=boxes.device)
-    angles = boxes[..., [1, 0, 2, 3], None] * (2 * math.pi) / 10000 ** (2 * (steps // 2) / half)
+    x, y, width, height = boxes.unbind(-1)
+    # Not by a list of indices, which would be copied to a GPU, and the copy waits.
+    ordered = torch.stack([y, x, width, height], -1)[..., None]
+    angles = ordered * (2 * math.pi) / 10000 ** (2 * (steps // 2) / half)
     waves = torch.stack([angles[..., 0::2].sin(), angles[..., 1::2].cos()], -1)
     return waves.flatten(-3)
 
