@@ -2,25 +2,67 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from boxwright.base import worker_pools
 from boxwright.base.errors import ConfigError
-from boxwright.base.worker_pools import child_environment, module_command, parse_engine
+from boxwright.base.worker_pools import child_environment, module_command, parse_engine, visible_gpus
 
 
 def test_a_gpu_by_its_number_is_not_for_ray() -> None:
     with pytest.raises(ConfigError, match="--engine ray --device cuda:1: Ray assigns each worker its own GPU"):
         parse_engine("ray", "cuda:1")
-    assert parse_engine("ray", "cuda") is parse_engine("ray")
+    parse_engine("ray", "cuda")
 
 
 def test_an_engine_that_there_is_not() -> None:
     with pytest.raises(ConfigError, match="--engine slurm: expected local or ray"):
         parse_engine("slurm")
+
+
+class Counter:
+    """What processes share of a number, in this process."""
+
+    value = 0
+
+    def __enter__(self) -> None:
+        """Hold the lock."""
+
+    def __exit__(self, *_: object) -> None:
+        """Release it."""
+
+
+def test_each_worker_sees_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pools, "_worker", [])
+    counter, seen = Counter(), []
+    for _ in range(5):
+        worker_pools._make_worker(lambda: lambda task: (task, os.environ["CUDA_VISIBLE_DEVICES"]), counter, ("2", "5"))
+        seen.append(worker_pools._run_task("a"))
+    assert seen == [("a", name) for name in ("2", "5", "2", "5", "2")]
+
+
+@pytest.mark.parametrize(
+    ("device", "named", "gpus"),
+    [
+        ("auto", "2,5", ["2", "5"]),
+        ("cuda", "GPU-a", ["GPU-a"]),
+        ("cpu", "2", []),
+        ("cuda:1", "0,1", []),
+        ("auto", "", []),
+    ],
+)
+def test_the_gpus_that_workers_share(device: str, named: str, gpus: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert visible_gpus(device) == gpus
+    engine = parse_engine("local", device)
+    assert isinstance(engine, partial)
+    assert engine.keywords == {"gpus": gpus}
 
 
 def test_a_module_of_the_working_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import tarfile
 import textwrap
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,27 @@ import pyarrow.parquet as pq
 import pytest
 
 from boxwright.base.errors import DataError
-from boxwright.base.worker_pools import over_processes, over_ray
+from boxwright.base.ray_pool import over_ray
+from boxwright.base.worker_pools import over_processes
 from boxwright.data.convert import encode_example
 from boxwright.data.image_io import encode_png
 from boxwright.data.tfrecord import write_records
 from boxwright.inference.collections import Unit, list_units, read_items
 from boxwright.inference.settings import PredictionSettings
-from boxwright.inference.shards import PLAN, Job, Part, begin, finished, run_unit, unfinished_units, worker
-from boxwright.inference.stores import Store
+from boxwright.inference.shards import (
+    PLAN,
+    Job,
+    Part,
+    begin,
+    finished,
+    give_up_unit,
+    model_files,
+    run_unit,
+    unfinished_units,
+    worker,
+    worker_with_model,
+)
+from boxwright.inference.stores import Store, absolute
 from boxwright.types import Categories, Category, Sample
 from tests.inference.blobs import BlobModel, picture_of
 
@@ -337,6 +351,54 @@ def test_ray_makes_the_same_rows_on_two_nodes(images: Path, tmp_path: Path, monk
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def test_a_unit_that_is_given_up_has_rows_that_say_so(images: Path, tmp_path: Path) -> None:
+    """Also after the parts that were written: here one of two images, of a unit of five."""
+    work = job(tmp_path / "r")
+    units = list_units([str(images)], 5)
+    model = work.model.open()
+    begin(work, units, model.weights)
+    first = next(run_unit(units[0], work, model))
+    parts = give_up_unit(work, units[0], "3 workers ended on it")
+    assert sum(part.rows for part in [first, *parts]) == 5
+    assert sum(part.errors for part in parts) == 5 - first.rows
+    assert unfinished_units(work, units) == list(units[1:])
+    for unit in units[1:]:
+        list(run_unit(unit, work, model))
+    rows = rows_of(tmp_path / "r")
+    assert sorted(row["id"] for row in rows) == sorted(address for unit in units for address in unit.addresses)
+    assert [row["error"] for row in rows].count("3 workers ended on it") == 5 - first.rows
+
+
+class FileModel(BlobModel):
+    """A model in a file."""
+
+    def open(self, threads: int = 0) -> Any:
+        assert self.path.read_bytes() == b"weights"
+        return super().open(threads)
+
+
+def test_a_machine_without_the_model_gets_its_file(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "detector.onnx").write_bytes(b"weights")
+    files = model_files(tmp_path / "detector.onnx")
+    assert files == {"detector.onnx": b"weights"}
+    assert model_files(tmp_path) == {}
+    alone = run(job(tmp_path / "a"), [str(images)])
+    work = replace(job(tmp_path / "b"), model=FileModel(Path("/nowhere/detector.onnx"), MODEL.settings))
+    units = list_units([str(images)], 5)
+    begin(work, units, MODEL.open().weights)
+    detect = worker_with_model(work, files)
+    for unit in units:
+        detect(unit)
+    assert rows_of(tmp_path / "b") == alone
+
+
+def test_paths_for_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [absolute(word) for word in ("a/*.jpg", "@l.txt", "s3://b/a", "/x")] == [
+        *(f"{tmp_path}/a/*.jpg", f"@{tmp_path}/l.txt", "s3://b/a", "/x")
+    ]
 
 
 def test_the_threads_of_pyarrow_hold_nothing_of_pythons(tmp_path: Path, monkeypatch: Any) -> None:

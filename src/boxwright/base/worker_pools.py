@@ -6,19 +6,19 @@ Child processes that run a module of ours have this process's import path, but n
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import ConfigError, DataError
+from boxwright.base.ray_pool import GiveUp, over_ray
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -77,13 +77,20 @@ Work = Callable[[Any], Any]
 Engine = Callable[[Callable[[], Work], Sequence[Any], int], Iterator[Any]]
 
 
-def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
-    """Run tasks in processes on this machine."""
+def over_processes(
+    make: Callable[[], Work], tasks: Sequence[Any], workers: int, gpus: Sequence[str] = ()
+) -> Iterator[Any]:
+    """Run tasks in processes on this machine.
+
+    Args:
+        gpus: The GPUs as CUDA_VISIBLE_DEVICES names them, of which each worker sees one, in turn; empty for all.
+    """
     exit_while_importing()
     before = set(multiprocessing.active_children())
     # A forked child would inherit locks of threads that do not exist in it, such as PyTorch's.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(max(workers, 1), context, _make_worker, (make,))
+    started = context.Value("i", 0)
+    pool = ProcessPoolExecutor(max(workers, 1), context, _make_worker, (make, started, tuple(gpus)))
     try:
         futures = [pool.submit(_run_task, task) for task in tasks]
         children = set(multiprocessing.active_children()) - before
@@ -103,7 +110,12 @@ def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int)
 _worker: list[Work] = []
 
 
-def _make_worker(make: Callable[[], Work]) -> None:
+def _make_worker(make: Callable[[], Work], started: Any, gpus: Sequence[str]) -> None:
+    if gpus:
+        with started:
+            number, started.value = started.value, started.value + 1
+        # Before CUDA starts in this process, which counts the GPUs once.
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
     _worker[:] = [make()]
 
 
@@ -111,55 +123,29 @@ def _run_task(task: Any) -> Any:
     return _worker[0](task)
 
 
-def over_ray(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
-    """Run tasks on a Ray cluster: the one that RAY_ADDRESS names, else one on this machine.
+def visible_gpus(device: str) -> list[str]:
+    """Return the GPUs that workers of this machine share, as CUDA_VISIBLE_DEVICES names them; empty if they do not.
 
-    Ray places the workers, restarts lost ones and distributes the tasks. Raises DataError if Ray is not installed.
+    Args:
+        device: As the command takes it; a GPU by its number, or the CPU, is all workers' device.
     """
-    if not tasks:
-        return
-    try:
-        import ray
-        from ray.data import DataContext
-    except ImportError:
-        raise DataError("--engine ray needs Ray: pip install 'boxwright[ray]'") from None
-    ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR)
-    DataContext.get_current().enable_progress_bars = False
-    gpus = 1 if _gpus(ray) >= workers else 0
-    numbers = ray.data.from_items([{"task": number} for number in range(len(tasks))], override_num_blocks=len(tasks))
-    results = numbers.map_batches(
-        RayWorker,
-        fn_constructor_args=(make, list(tasks)),
-        batch_size=1,
-        concurrency=(1, max(workers, 1)),
-        num_cpus=1,
-        num_gpus=gpus,
-    )
-    for row in results.iter_rows():
-        yield pickle.loads(row["result"])  # written by our own worker
+    if device not in ("auto", "cuda"):
+        return []
+    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    # NVIDIA's driver lists them without PyTorch, which an exported detector does without.
+    folder = Path("/proc/driver/nvidia/gpus")
+    return [str(number) for number in range(sum(1 for _ in folder.iterdir()))] if folder.is_dir() else []
 
 
-def _gpus(ray: Any) -> float:
-    return float(ray.cluster_resources().get("GPU", 0))
+ENGINES = ("local", "ray")
 
 
-class RayWorker:
-    """A worker on a cluster."""
-
-    def __init__(self, make: Callable[[], Work], tasks: list[Any]) -> None:
-        """Build the worker."""
-        self._work, self._tasks = make(), tasks
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
-        """Run the tasks of a batch."""
-        return {"result": [pickle.dumps(self._work(self._tasks[int(number)])) for number in batch["task"]]}
-
-
-ENGINES: dict[str, Engine] = {"local": over_processes, "ray": over_ray}
-
-
-def parse_engine(name: str, device: str = "auto") -> Engine:
+def parse_engine(name: str, device: str = "auto", give_up: GiveUp | None = None) -> Engine:
     """Return the engine of a name, as `--engine` takes it.
+
+    Args:
+        give_up: As for `over_ray`.
 
     Raises:
         ConfigError: For an unknown name, or a GPU number with Ray.
@@ -168,4 +154,6 @@ def parse_engine(name: str, device: str = "auto") -> Engine:
         raise ConfigError(f"--engine {name}: expected {' or '.join(ENGINES)}")
     if name == "ray" and device.startswith("cuda:"):
         raise ConfigError(f"--engine ray --device {device}: Ray assigns each worker its own GPU; use cuda")
-    return ENGINES[name]
+    if name == "ray":
+        return partial(over_ray, device=device, give_up=give_up)
+    return partial(over_processes, gpus=visible_gpus(device))

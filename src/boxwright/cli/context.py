@@ -63,12 +63,14 @@ def build(
     from boxwright.inference import context_memory as memory
 
     files = tuple(str(path) for path in expand_paths(records))
-    workers = min(settings.workers or _default_workers(settings.device), len(files))
     engine = parse_engine(settings.engine, settings.device)
-    if workers == 1 and settings.engine == "local":
-        engine = _run_in_process
-    # Workers share the CPUs; a single process leaves the number to its runtime.
-    threads = max((os.cpu_count() or 1) // workers, 1) if workers > 1 else 0
+    if settings.engine == "local":
+        workers = min(settings.workers or _default_workers(settings.device), len(files))
+        # Workers share the CPUs; a single process leaves the number to its runtime.
+        threads = max((os.cpu_count() or 1) // workers, 1) if workers > 1 else 0
+        engine = engine if workers > 1 else _run_in_process
+    else:  # Ray counts what the cluster has, and gives each worker one CPU
+        workers, threads = settings.workers, 1
     job = memory.ContextJob(files, checkpoint, out, settings, threads)
     with unfinished(out, "context records"):
         memory.begin(job)

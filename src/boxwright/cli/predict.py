@@ -7,6 +7,7 @@ import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -184,16 +185,31 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
     """Detect in very many images; resume where an earlier run stopped."""
     from boxwright.base.worker_pools import parse_engine
     from boxwright.inference.collections import list_units
-    from boxwright.inference.shards import Job, begin, finished, run_unit, unfinished_units, worker
-    from boxwright.inference.stores import require_pyarrow
+    from boxwright.inference.shards import (
+        Job,
+        begin,
+        finished,
+        give_up_unit,
+        model_files,
+        run_unit,
+        unfinished_units,
+        worker,
+        worker_with_model,
+    )
+    from boxwright.inference.stores import absolute, require_pyarrow
 
     if model.settings.as_json:
         raise ConfigError(f"--json: {out} holds the rows, for pandas or DuckDB to read; remove --json")
     require_pyarrow()
-    spread = parse_engine(many.engine, model.settings.device)
-    # Workers share the CPUs; a single process leaves the number to its runtime.
-    threads = max((os.cpu_count() or 1) // many.workers, 1) if many.workers > 1 else 0
+    is_local = many.engine == "local"
+    workers = max(many.workers, 1) if is_local else many.workers
+    # Workers share the CPUs, of which Ray gives each one; a single process leaves the number to its runtime.
+    threads = (max((os.cpu_count() or 1) // workers, 1) if workers > 1 else 0) if is_local else 1
+    if not is_local:  # other machines have other working folders
+        words, out = list(map(absolute, words)), absolute(out)
+        model = replace(model, path=model.path.absolute())
     job = Job(model, out, many.part_size, many.batch_size, many.column, threads)
+    spread = parse_engine(many.engine, model.settings.device, partial(give_up_unit, job))
     units = list_units(words, many.part_size)
     require_checkpoint(model.path)
     _import_pytorch(model.path)
@@ -207,10 +223,11 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
     todo = [unit for unit in unfinished_units(job, units) if _is_in_shard(unit.number, many.shards)]
     if len(todo) < len(units):
         console.print(f"{len(units) - len(todo)} of {len(units)} units are done, or belong to another shard")
-    if many.engine == "local" and many.workers == 1:
+    if is_local and workers == 1:
         parts = (part for unit in todo for part in run_unit(unit, job, opened))
     else:
-        parts = (part for parts in spread(partial(worker, job), todo, many.workers) for part in parts)
+        make = partial(worker, job) if is_local else partial(worker_with_model, job, model_files(model.path))
+        parts = (part for parts in spread(make, todo, workers) for part in parts)
     _watch_parts(parts, len(todo), strict=model.settings.strict)
     _print_result(job, finished(job), model.settings.max_errors)
 

@@ -113,7 +113,7 @@ class CollectionSettings:
     """How work on large image collections is distributed."""
 
     engine: str = setting("local", "local for processes on this machine; ray for a cluster (RAY_ADDRESS).", _MANY)
-    workers: int = setting(1, "Number of workers that run at a time.", _MANY, least=1)
+    workers: int = setting(0, "Workers at a time; 0 for one, or for all of a Ray cluster.", _MANY, least=0)
     shards: str = setting("", "3/16 processes only the third sixteenth, for array jobs.", _MANY)
     part_size: int = setting(
         1024, "Images per Parquet file; no more are lost if the process is killed.", _MANY, least=1
@@ -137,7 +137,9 @@ class ContextSettings:
     clip_length: int = setting(32, "Maximum number of images in a clip.", least=1)
     banks: bool = setting(False, "Also write banks/CAMERA.npy, each camera's newest features, for predict and export.")
     engine: str = setting("local", "local for processes on this machine; ray for a cluster (RAY_ADDRESS).")
-    workers: int = setting(0, "How many run at a time; 0 for one per GPU, or per two cores.", least=0)
+    workers: int = setting(
+        0, "How many run at a time; 0 for one per GPU, or per two cores, or all of a Ray cluster.", least=0
+    )
     device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available.")
 
     def __post_init__(self) -> None:

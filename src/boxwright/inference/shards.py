@@ -32,15 +32,18 @@ import hashlib
 import itertools
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, read_file, write_whole
 from boxwright.data.image_io import decode_image
 from boxwright.evaluation.results import keypoints_of_classes, surface_picture
 from boxwright.inference.collections import Item, Unit, read_items
@@ -251,6 +254,42 @@ def worker(job: Job) -> Callable[[Unit], list[Part]]:
     if model.device:
         _set_up_pytorch(job)
     return lambda unit: list(run_unit(unit, job, model))
+
+
+def model_files(path: Path) -> dict[str, bytes]:
+    """Return the files of a model in one file, and the weights beside OpenVINO's; nothing for a run's folder."""
+    beside = path.with_suffix(".bin")
+    paths = [path, *([beside] if path.suffix == ".xml" else [])] if is_file(path) else []
+    return {file.name: read_file(file) for file in paths}
+
+
+def worker_with_model(job: Job, files: dict[str, bytes]) -> Callable[[Unit], list[Part]]:
+    """Return what `worker` does, on a machine that does not have the model.
+
+    Args:
+        files: As `model_files` returns them; without any, the model is opened at its path.
+    """
+    if not files:
+        return worker(job)
+    with tempfile.TemporaryDirectory(prefix="boxwright-") as folder:
+        for name, content in files.items():
+            write_whole(Path(folder, name), content)
+        return worker(replace(job, model=replace(job.model, path=Path(folder, job.model.path.name))))
+
+
+def give_up_unit(job: Job, unit: Unit, problem: str) -> list[Part]:
+    """Write a part of rows with an error for the images of a unit that has none yet; of a container, for the rest."""
+    store = Store(job.out)
+    existing_parts = list(itertools.takewhile(store.has, (_part(unit, number) for number in itertools.count())))
+    done = sum(_counted(store, name).rows for name in existing_parts)
+    missing = unit.addresses[done:] if unit.kind == "images" else unit.addresses
+    parts = []
+    for number, addresses in enumerate(_batched(missing, job.part_size), start=len(existing_parts)):
+        rows = [to_row(address, None, problem) for address in addresses]
+        store.write(_part(unit, number), parquet_bytes(rows, {"weights": "", "min_score": 0.0, "categories": None}))
+        parts.append(Part(_part(unit, number), len(rows), len(rows)))
+    store.write(_done(unit), b"given up\n")
+    return parts
 
 
 def _set_up_pytorch(job: Job) -> None:

@@ -18,6 +18,15 @@ def is_address(word: str) -> bool:
     return "://" in word
 
 
+def absolute(word: str) -> str:
+    """Return a path, pattern or list (`@list.txt`) from the root on; an address as it is."""
+    if is_address(word):
+        return word
+    return (
+        f"@{os.path.abspath(word[1:])}" if word.startswith("@") and not os.path.exists(word) else os.path.abspath(word)
+    )
+
+
 def require_pyarrow() -> Any:
     """Return PyArrow; DataError if it is not installed."""
     try:
