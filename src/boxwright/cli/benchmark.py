@@ -109,17 +109,16 @@ def _print(timings: Sequence[Timing], counted: dict[str, ModelCosts], counted_at
     titles = ("batch", "min", "median", "p95 ms", "CPU ms", "images/s", "ratio", "(min)")
     console.print("".join(f"{title:>{width}}" for title, width in zip(titles, _WIDTHS, strict=True)))
     for name in dict.fromkeys(timing.name for timing in timings):
-        console.print(name, markup=False)  # on a separate line: it may be as long as a path
+        console.print(name)  # on a separate line: it may be as long as a path
         for timing in (timing for timing in timings if timing.name == name):
             numbers = (timing.least_ms, timing.median_ms, timing.p95_ms, timing.cpu_ms, timing.images_per_s)
             shares = (f"{timing.ratio:.2f}", f"({timing.ratio_least:.2f})")
             cells = (str(timing.batch), *(f"{number:.1f}" for number in numbers), *shares)
-            console.print("".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)), markup=False)
+            console.print("".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)))
     for name, fact in counted.items():
         console.print(
             f"{name}: {fact.parameters / 1e6:.2f} million parameters; batch {counted_at}: {fact.gflops:.2f} GFLOPs per inference, "
             f"{fact.peak_mib:.0f} MiB peak memory",
-            markup=False,
         )
 
 
@@ -145,4 +144,4 @@ def _write(path: Path, numbers: dict[str, Any]) -> None:
     from boxwright.base.files import write_whole
 
     write_whole(path, json.dumps(numbers, indent=1) + "\n")
-    console.print(f"all numbers: {path}", markup=False)
+    console.print(f"all numbers: {path}")

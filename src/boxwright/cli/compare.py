@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from boxwright.base.paths import refuse_foreign_page
-from boxwright.cli.console import console, show_progress, suggest_page
+from boxwright.cli.console import console, print_document, show_progress, suggest_page
 from boxwright.cli.options import JsonOption
 from boxwright.report.settings import ReportSettings
 
@@ -28,10 +28,10 @@ def compare_command(
 
     sources = source_of_evaluation(first), source_of_evaluation(second)
     if sources[0].problem:
-        console.print(f"no pictures: {sources[0].problem}", markup=False)
+        console.print(f"no pictures: {sources[0].problem}")
     comparison = write_comparison(sources, out, settings, show_progress)
     if as_json:
-        print((out / "comparison.json").read_text(encoding="utf-8"), end="")
+        print_document((out / "comparison.json").read_text(encoding="utf-8"))
     for row in comparison.metrics:
         change = row.difference
         console.print(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
-from boxwright.cli.console import console, errors, importing, suggest
+from boxwright.cli.console import console, errors, importing, print_document, print_json, suggest
 from boxwright.cli.help import PlainCommand, PlainGroup
 from boxwright.cli.options import with_settings
 
@@ -58,11 +58,11 @@ def show(
     config = load_config(file, set_ or [])
     for note in config.notes:
         if format is Format.JSON:  # it has no comments
-            errors.print(note, markup=False)
+            errors.print(note)
         else:
             # As a comment, so that the output is still a configuration.
-            print(f"# {note}")
-    print(dump_message(config, format.value), end="")
+            print_document(f"# {note}\n")
+    print_document(dump_message(config, format.value))
 
 
 @app.command(cls=PlainCommand)
@@ -79,19 +79,19 @@ def check(file: _File, set_: _Set = None) -> None:
 
     config = load_config(file, set_ or [])
     for note in config.notes:
-        console.print(note, markup=False)
+        console.print(note)
     reports = list(report(config))
     for group in grouped(reports):
         style = {"refused": "red", "without effect": "yellow"}.get(group[0].status.verdict)
-        console.print(str(group[0]), style=style, markup=False)
+        console.print(str(group[0]), style=style)
         if len(group) > 1:
-            console.print(f"  as are {_fields_at_lines(group[1:])}", style=style, markup=False)
+            console.print(f"  as are {_fields_at_lines(group[1:])}", style=style)
     verdicts: list[str] = [item.status.verdict for item in reports]
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("honored", "without effect", "refused"))
     console.print(f"{len(reports)} fields set: {counts}")
     broken = list(contradictions(config))
     for problem in broken:
-        console.print(str(problem), style="red", markup=False)
+        console.print(str(problem), style="red")
     if broken or "refused" in verdicts:
         console.print("training cannot start: remove or change the refused fields")
         raise typer.Exit(1)
@@ -112,11 +112,11 @@ def _build(config: TrainEvalPipelineConfig) -> None:
     if not any(field.path.startswith("model") for field in missing):
         build_plans(buildable)
     if meaning := explain_version(config):
-        console.print(meaning, markup=False)
+        console.print(meaning)
     if missing:
         console.print("training cannot start, as this is missing:")
         for field in missing:
-            console.print(f"  {field}", markup=False)
+            console.print(f"  {field}")
         raise typer.Exit(1)
 
 
@@ -165,7 +165,7 @@ def fields(
             status = field_status(message, name)
             note = f" ({status.note})" if status.note else ""
             table.add_row(name, describe_type(field), format_default(field), status.verdict, f"{field.meaning}{note}")
-    console.print(f"{message.proto_name}: {(message.__doc__ or '').strip()}", markup=False)
+    console.print(f"{message.proto_name}: {(message.__doc__ or '').strip()}")
     console.print(table)
 
 
@@ -173,12 +173,10 @@ def fields(
 @with_settings
 def schema() -> None:
     """Print the JSON Schema of a configuration in YAML or JSON, for editors: they complete fields and mark mistakes."""
-    import json
-
     from boxwright.config.load import json_schema
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
-    print(json.dumps(json_schema(TrainEvalPipelineConfig), indent=1, ensure_ascii=False))
+    print_json(json_schema(TrainEvalPipelineConfig))
 
 
 def _find(path: str) -> tuple[type[Message], str | None]:

@@ -18,34 +18,38 @@ from boxwright.base.text import visible, without_secrets
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.console import ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
-    from rich.text import Text
 
     from boxwright.evaluation.results import Evaluation
 
 # Soft wrapping leaves long lines to the terminal: Rich's own breaks would cut paths that users copy, in files too.
-# Texts that are not ours are printed with markup=False: Rich takes words in brackets for styles.
 
 
 class TextConsole(Console):
-    """A console that shows control characters in texts of others instead of passing them to the terminal.
+    """A console for texts of others: control characters are shown instead of passed on, and words in brackets are words.
 
-    Only on a terminal are lines drawn again: FORCE_COLOR, which a notebook's kernel sets, would write every frame of a
-    progress bar into a file.
+    Rich would take such words for styles and links, and end with an error at a class named [/x]. Only on a terminal are
+    lines drawn again: FORCE_COLOR, which a notebook's kernel sets, would write every frame of a progress bar into a file.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, soft_wrap=True, emoji=False, markup=False, **options)
 
     @property
     def is_terminal(self) -> bool:
         """Whether what is printed goes to a terminal."""
         return super().is_terminal and self.file.isatty()
 
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Return what is printed of a text, also of a table's cells."""
-        return super().render_str(visible(text), **options)
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield what is printed, also of the cells of tables; Rich's own controls, as of progress bars, are kept."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
-console = TextConsole(highlight=False, soft_wrap=True, emoji=False)
-errors = TextConsole(highlight=False, soft_wrap=True, emoji=False, stderr=True)
+console = TextConsole()
+errors = TextConsole(stderr=True)
 T = TypeVar("T")
 
 
@@ -78,7 +82,12 @@ def only_problems() -> Iterator[None]:
 
 def print_json(content: Any) -> None:
     """Print a command's result for programs to standard output."""
-    print(json.dumps(content, indent=1, ensure_ascii=False))
+    print_document(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def print_document(text: str) -> None:
+    r"""Print a whole JSON or text file to standard output, with what a terminal would obey as \uXXXX."""
+    print(visible(text), end="")
 
 
 def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
@@ -110,12 +119,12 @@ def importing() -> Iterator[None]:
 def suggest(*words: object, when: str = "") -> None:
     """Print the command, given as words without the program's name, that is useful next."""
     line = " ".join(word if word in _PLACES else shlex.quote(word) for word in map(str, words))
-    console.print(f"next{when and f', {when}'}: boxwright {line}", markup=False)
+    console.print(f"next{when and f', {when}'}: boxwright {line}")
 
 
 def suggest_page(path: Path) -> None:
     """Print that a page, which was just written, is to be opened next."""
-    console.print(f"next: open {shlex.quote(str(path))}", markup=False)
+    console.print(f"next: open {shlex.quote(str(path))}")
 
 
 # Placeholders that a user replaces.
@@ -163,10 +172,10 @@ class LogLines(logging.Handler):
         """Print a line."""
         text = without_secrets(record.getMessage())
         if record.levelno < logging.WARNING:
-            console.print(text, markup=False)
+            console.print(text)
         else:
             # A quiet console would swallow it.
-            (errors if console.quiet else console).print(f"warning: {text}", markup=False)
+            (errors if console.quiet else console).print(f"warning: {text}")
 
 
 def show_log() -> None:

@@ -80,11 +80,11 @@ def build(
             written = spread("write", partial(memory.record_worker, job), missing)
             if settings.banks:
                 count = memory.MemoryBanks(job).write_newest(out / "banks")
-                console.print(f"{count} memory banks, one per camera: {out}/banks", markup=False)
+                console.print(f"{count} memory banks, one per camera: {out}/banks")
             memory.remove_embeddings(job)
             _report(job, written)
         else:
-            console.print(f"complete since an earlier run: {out}", markup=False)
+            console.print(f"complete since an earlier run: {out}")
 
 
 def _default_workers(device: str) -> int:
@@ -121,12 +121,11 @@ def _run_tasks(
 
 def _report(job: ContextJob, written: list[ContextFileCounts]) -> None:
     images, without = sum(unit.images for unit in written), sum(unit.without for unit in written)
-    console.print(f"{images} images with context in {len(job.files)} files: {job.out}/context.record-*", markup=False)
+    console.print(f"{images} images with context in {len(job.files)} files: {job.out}/context.record-*")
     if without:
         console.print(
             f"{without} of them have none: without image/date_captured or {job.settings.sequence_key}, or nothing was detected "
             "in the images of their camera",
-            markup=False,
         )
 
 

@@ -109,7 +109,7 @@ def convert_command(
         _write_for_tool(dataset, target, output.to, output.image_prefix)
         return
     _write(dataset, target, image_set, output.num_shards)
-    console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}", markup=False)
+    console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}")
     suggest("inspect", target)
 
 
@@ -132,7 +132,7 @@ def _write_for_tool(dataset: Dataset, target: Path, tool: Tool, prefix: str | No
 
     progress = count_progress(f"convert {len(dataset)} images")
     write_for_tool(dataset, target, tool, prefix=prefix, progress=progress)
-    console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}", markup=False)
+    console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}")
 
 
 def _write(dataset: Dataset, target: Path, image_set: str, num_shards: int) -> None:

@@ -60,7 +60,7 @@ def demo_command(
         return
     if not train:
         words = () if out == Path("demo") else ("--out", str(out))
-        console.print(f"to train such a detector: boxwright {shlex.join(['demo', '--train', *words])}", markup=False)
+        console.print(f"to train such a detector: boxwright {shlex.join(['demo', '--train', *words])}")
     if open_page and not webbrowser.open(report.resolve().as_uri()):
         console.print("no browser could be started here")
     suggest_page(report)

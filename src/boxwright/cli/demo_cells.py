@@ -37,8 +37,8 @@ def detect_blood_cells(out: Path) -> Path:
     metrics, pictures = evaluate_shipped(out)
     sheet = _write_sheet(pictures, out / "detections.jpg")
     index = _report(out / "eval", out / "report")
-    console.print(f"{ap_line(metrics)} on {len(pictures)} pictures that training did not use", markup=False)
-    console.print(f"pictures with their detections: {sheet}", markup=False)
+    console.print(f"{ap_line(metrics)} on {len(pictures)} pictures that training did not use")
+    console.print(f"pictures with their detections: {sheet}")
     console.print(f"took {time.monotonic() - began:.0f} s")
     return index
 
@@ -87,7 +87,7 @@ def train_on_blood_cells(out: Path, minutes: float) -> Path | None:
 
 def _show(*words: object) -> None:
     """Print a command that is run next."""
-    console.print(f"\n$ boxwright {shlex.join(map(str, words))}", markup=False)
+    console.print(f"\n$ boxwright {shlex.join(map(str, words))}")
 
 
 def _is_complete(model_dir: Path) -> bool:

@@ -44,22 +44,22 @@ def run_made_up_demo(out: Path, demo: Demo, settings: MadeUpSettings) -> None:
         out, demo, settings.train_images, settings.val_images, count_progress("make pictures")
     )
     counts = f"{settings.train_images} + {settings.val_images} images"
-    console.print(f"data: {out / 'data'} ({counts}), configuration: {config_path}", markup=False)
+    console.print(f"data: {out / 'data'} ({counts}), configuration: {config_path}")
     model_dir = out / "model"
     if settings.data_only:
         suggest("train", "--pipeline_config_path", config_path, "--model_dir", model_dir)
         return
-    console.print(f"\n$ boxwright train --pipeline_config_path {config_path} --model_dir {model_dir}", markup=False)
+    console.print(f"\n$ boxwright train --pipeline_config_path {config_path} --model_dir {model_dir}")
     config = load_config(config_path, _schedule(settings.num_train_steps))
     done = _train(config, model_dir)
     # Interrupted: the command that resumes was printed at the start.
     if config.train_config and done < config.train_config.num_steps:
         return
-    console.print(f"\n$ boxwright evaluate --model_dir {model_dir} --out {out / 'eval'}", markup=False)
+    console.print(f"\n$ boxwright evaluate --model_dir {model_dir} --out {out / 'eval'}")
     evaluation = _evaluated(config, config_path, model_dir, out / "eval")
     print_evaluation(evaluation)
-    console.print(f"\npictures, truth beside detections: {out / 'eval' / 'pictures'}", markup=False)
-    console.print(f"TensorBoard: tensorboard --logdir {model_dir}", markup=False)
+    console.print(f"\npictures, truth beside detections: {out / 'eval' / 'pictures'}")
+    console.print(f"TensorBoard: tensorboard --logdir {model_dir}")
     suggest("predict", "IMAGES", "--model_dir", model_dir, "--out", out / "predictions")
     console.print(f"took {time.monotonic() - began:.0f} s")
     if _KEYPOINT_AP in evaluation.metrics:

@@ -165,10 +165,10 @@ def _fix(data: tuple[Path, dict[str, Any]], changes: list[str], out: Path) -> No
         train, held_out = open_recognized(recognize(path, **reading), masks=True)
     done = repair(train, held_out, out, track_progress)
     for what, count in done.counts.items():
-        console.print(f"{what}: {count} ({', '.join(done.examples[what])})", markup=False)
+        console.print(f"{what}: {count} ({', '.join(done.examples[what])})")
     if not done.has_masks:
-        console.print("only boxes are written: not every object has an outline", markup=False)
-    console.print(f"fixed data: {done.folder}", markup=False)
+        console.print("only boxes are written: not every object has an outline")
+    console.print(f"fixed data: {done.folder}")
     suggest("train", done.folder)
 
 
@@ -189,8 +189,7 @@ def _print(findings: list[Finding]) -> None:
     table = Table("verdict", "check", "finding and remedy", box=None, padding=(0, 2, 0, 0))
     for finding in findings:
         text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
-        # As Text, since a finding may quote brackets from a configuration.
-        table.add_row(f"[{_COLORS[finding.verdict]}]{finding.verdict}[/]", finding.check, Text(text))
+        table.add_row(Text(finding.verdict, _COLORS[finding.verdict]), finding.check, text)
     console.print(table)
     counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in _COLORS}
     console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))

@@ -11,7 +11,7 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.base.paths import refuse_foreign_page
 from boxwright.base.settings import setting
-from boxwright.cli.console import ap_line, console, importing, print_evaluation, show_progress, suggest
+from boxwright.cli.console import ap_line, console, importing, print_document, print_evaluation, show_progress, suggest
 from boxwright.cli.options import CheckpointOption, JsonOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
@@ -55,7 +55,7 @@ _OWN = EvaluationConfiguration()
 def print_watched(step: int, evaluation: Evaluation | None, text: str) -> None:
     """Print the evaluation of a watched run at a step; a line of text if there is none."""
     if evaluation is None:
-        console.print(text, markup=False)
+        console.print(text)
         return
     console.print(f"evaluation at step {step}")
     print_evaluation(evaluation)
@@ -97,7 +97,7 @@ def evaluate_command(
 
         print_report(source_of_evaluation(folder), report, reporting)
     if as_json:
-        print((folder / "metrics.json").read_text(encoding="utf-8"), end="")
+        print_document((folder / "metrics.json").read_text(encoding="utf-8"))
     suggest("predict", "IMAGES", "--model_dir", model_dir)
 
 
@@ -136,7 +136,7 @@ def _evaluate(model_dir: Path, chosen: EvaluationConfiguration, out: Path | None
         write_whole(folder / "pipeline.config", dump_message(config))
     console.print(f"evaluation at step {step}" + ("" if rate is None else f", learning rate {rate:g}"))
     print_evaluation(evaluation)
-    console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
+    console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}")
     console.print(ap_line(evaluation.metrics))
     return folder
 
@@ -148,5 +148,5 @@ def _configuration(model: Path, chosen: EvaluationConfiguration, *, allow_edited
     changes = [*chosen.changes, "eval_config.include_metrics_per_category=true"]
     config = load_configuration(model, chosen.pipeline_config_path, changes, allow_edited=allow_edited)
     if config.path is not None:
-        console.print(f"configuration: {config.path}", markup=False)
+        console.print(f"configuration: {config.path}")
     return config

@@ -209,7 +209,7 @@ def _write_export(
     if settings.context is not None:
         remember(detector, settings.context)
     pictures, origin = comparison_pictures(images, config, detector)
-    console.print(f"compared on {len(pictures)} images: {origin}", markup=False)
+    console.print(f"compared on {len(pictures)} images: {origin}")
     with console.status("exporting …"):
         report = export(
             detector,
@@ -224,8 +224,8 @@ def _write_export(
         )
     print_report(report)
     if not report.passed:
-        console.print("warning: written although it differs, because of --allow_difference", markup=False)
-    console.print(f"step {step}: {path}; report: {report_path(path)}", markup=False)
+        console.print("warning: written although it differs, because of --allow_difference")
+    console.print(f"step {step}: {path}; report: {report_path(path)}")
     if settings.triton is not None:
         _write_triton(path, settings.triton, detector.image_channels)
     _suggest_use(path, detects_any=settings.nms is not Nms.NONE and not graph.image_size)
@@ -304,7 +304,7 @@ def print_report(report: Report) -> None:
     console.print(table)
     for stage in report.stages:
         if stage.ties:
-            console.print(f"{stage.name}: {len(stage.ties)} ties, listed in the report", markup=False)
+            console.print(f"{stage.name}: {len(stage.ties)} ties, listed in the report")
     if report.accuracy:
         before, after = report.accuracy["detector"], report.accuracy["export"]
         is_agreement = report.accuracy.get("metric") == AGREEMENT
@@ -312,10 +312,9 @@ def print_report(report: Report) -> None:
             f"{after:.1%} of the detections are the same"
             if is_agreement
             else f"average precision {before:.4f} in float32, {after:.4f} exported",
-            markup=False,
         )
         if layers := report.accuracy.get("float32"):
-            console.print(f"{len(layers)} layers stay in float32: {', '.join(layers)}", markup=False)
+            console.print(f"{len(layers)} layers stay in float32: {', '.join(layers)}")
 
 
 def _accuracy(settings: ExportSettings, config: TrainEvalPipelineConfig, detector: Detector) -> Accuracy | None:
@@ -337,8 +336,8 @@ def _accuracy(settings: ExportSettings, config: TrainEvalPipelineConfig, detecto
 def _write_triton(path: Path, folder: Path, channels: int) -> None:
     from boxwright.exporters.triton import tensorrt_line, write_triton
 
-    console.print(f"Triton: {write_triton(path, folder)}; tritonserver --model-repository={folder}", markup=False)
-    console.print(f"TensorRT (not tried here): {tensorrt_line(path, channels)}", markup=False)
+    console.print(f"Triton: {write_triton(path, folder)}; tritonserver --model-repository={folder}")
+    console.print(f"TensorRT (not tried here): {tensorrt_line(path, channels)}")
 
 
 def _require_version(config: TrainEvalPipelineConfig, chosen: Format) -> None:
@@ -378,7 +377,7 @@ def _write_weights(source: Path, target: Path | None, chosen: Format, config_pat
         refuse_other_models_folder(target.parent, config)
         write_tensorflow_checkpoint(detector, target, step=step)
         write_description(target.parent, config, detector.categories)
-    console.print(f"{len(list(detector.network.parameters()))} variables at step {step}: {target}", markup=False)
+    console.print(f"{len(list(detector.network.parameters()))} variables at step {step}: {target}")
     if chosen is not Format.SAFETENSORS:
         suggest("predict", "IMAGES", "--model_dir", target)
     else:

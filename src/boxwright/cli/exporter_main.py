@@ -73,7 +73,7 @@ def exporter_command(
             about=ExportDescription(config=dump_message(config), step=step, source=origin, input_type=input_type.value),
         )
     print_report(report)
-    console.print(f"{output_directory}: detector.onnx, checkpoint/ckpt-0, pipeline.config", markup=False)
+    console.print(f"{output_directory}: detector.onnx, checkpoint/ckpt-0, pipeline.config")
     console.print("there is no saved_model/: writing one needs TensorFlow; `boxwright serve` speaks its protocol")
     if input_type in (InputType.ENCODED_IMAGE_STRING_TENSOR, InputType.TF_EXAMPLE):
         console.print(

@@ -132,7 +132,7 @@ def exit_with_usage_error(error: Any) -> NoReturn:
         text = pattern.sub(plain, text)
     command = "" if error.ctx is None else f"; {error.ctx.command_path} --help explains it"
     remedy = "" if "?" in text or ";" in text else command
-    errors.print(f"error: {text[:1].lower()}{text[1:]}{remedy}", style="red", markup=False)
+    errors.print(f"error: {text[:1].lower()}{text[1:]}{remedy}", style="red")
     raise SystemExit(error.exit_code)
 
 

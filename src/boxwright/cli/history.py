@@ -20,5 +20,5 @@ def history_command(run: RunFolder, out: Out = None) -> None:
     path = out or run / "history.png"
     # The log alone is read, and is there before the first checkpoint, by which the step would be known.
     Run(run, step=0).plot_history(path)
-    console.print(f"history: {path}", markup=False)
+    console.print(f"history: {path}")
     suggest("monitor", run)

@@ -49,20 +49,19 @@ def init_command(
     if as_json:
         choices = [asdict(choice) for choice in started.choices]
         print_json({"files": [str(file) for file in started.files], "choices": choices})
-    console.print(f"written: {', '.join(map(str, started.files))}", markup=False)
+    console.print(f"written: {', '.join(map(str, started.files))}")
     suggest("train", "--config", out, "--model_dir", "model")
 
 
 def print_choices(choices: Sequence[Choice]) -> None:
     """Print what was chosen and why: two columns, which leave long lines room in narrow terminals."""
     from rich.table import Column, Table
-    from rich.text import Text
 
     if not choices:
         return
     columns = (Column(no_wrap=True), Column(overflow="fold"))
     table = Table(*columns, box=None, show_header=False, padding=(0, 2, 0, 0))
     for choice in choices:
-        table.add_row(Text(choice.what), Text("  ".join(filter(None, (choice.chosen, choice.why)))))
+        table.add_row(choice.what, "  ".join(filter(None, (choice.chosen, choice.why))))
     # The console's soft wrapping would keep the last column from folding.
     console.print(table, soft_wrap=False)

@@ -97,7 +97,7 @@ def inspect_command(
     if samples:
         _draw(samples, dataset.categories, output.sheet)
     if output.report is not None:
-        console.print(f"report: {output.report / 'index.html'} (open it in a browser)", markup=False)
+        console.print(f"report: {output.report / 'index.html'} (open it in a browser)")
     if as_json:
         print_json(_counts(survey))
     _suggest_next(data, reading, is_whole=not (label_map or image_set or image_folder))
@@ -119,7 +119,7 @@ def print_account(dataset: Dataset) -> None:
     from boxwright.data.account import take_account
 
     for line in take_account(dataset, count_progress("look at pictures and labels")).lines():
-        console.print(line, markup=False, highlight=False)
+        console.print(line, highlight=False)
 
 
 def _is_annotations(path: Path) -> bool:
@@ -180,7 +180,7 @@ def _draw(samples: Sequence[Sample], categories: Categories, sheet: Path) -> Non
     drawn = [draw_sample(sample, categories, fit=SHEET_CELL) for sample in samples]
     titles = [sample.id[-40:] for sample in samples]
     write_whole(sheet, encode_picture(contact_sheet(drawn, titles, cell=None), sheet.suffix))
-    console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
+    console.print(f"contact sheet of {len(samples)} images: {sheet}")
 
 
 def _describe(path: str) -> None:
@@ -215,8 +215,8 @@ def _describe(path: str) -> None:
         table.add_row(name, value)
     for name, meaning in metadata.outputs.items():
         table.add_row(f"output {name}", meaning)
-    console.print(table, markup=False)
-    console.print(f"\n{metadata.config}", markup=False)
+    console.print(table)
+    console.print(f"\n{metadata.config}")
     suggest("predict", "IMAGES", "--model_dir", path)
 
 
@@ -253,8 +253,8 @@ def _show_augmented(data: str, output: Output) -> None:
     choices = sheet.with_suffix(".txt")
     write_whole(choices, "\n".join(texts) + "\n")
     for text in texts[:_SHOWN]:
-        console.print(text, markup=False, highlight=False)
-    console.print(f"{len(previews)} samples as the network sees them: {sheet}; choices: {choices}", markup=False)
+        console.print(text, highlight=False)
+    console.print(f"{len(previews)} samples as the network sees them: {sheet}; choices: {choices}")
     suggest("train", "--pipeline_config_path", data, "--model_dir", "model")
 
 
@@ -287,6 +287,6 @@ def _print(survey: Survey, categories: Categories) -> None:
     for title, lines in (("suspicious boxes", survey.suspicious), ("unreadable samples", survey.unreadable)):
         console.print(f"{title}: {len(lines)}")
         for line in lines[:_SHOWN]:
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {line}")
         if len(lines) > _SHOWN:
             console.print(f"  and {len(lines) - _SHOWN} more")

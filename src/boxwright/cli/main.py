@@ -51,7 +51,7 @@ def before_a_command(
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    errors.print(f"warning: {without_secrets(str(message))}", style="yellow", markup=False)
+    errors.print(f"warning: {without_secrets(str(message))}", style="yellow")
 
 
 def from_absl(arguments: list[str]) -> list[str]:
@@ -88,7 +88,7 @@ def main() -> None:
     try:
         app(args=from_absl(sys.argv[1:]), prog_name="boxwright")
     except BoxwrightError as error:
-        errors.print(f"error: {error}", style="red", markup=False)
+        errors.print(f"error: {error}", style="red")
         sys.exit(1)
     except BrokenPipeError:  # the reader of our output has exited, as head does
         # Python flushes the output once more at exit, which would fail again.
@@ -97,10 +97,10 @@ def main() -> None:
         sys.exit(141)
     except OSError as error:
         name = f"{shown(error.filename)}: " if isinstance(error.filename, str) else ""
-        errors.print(f"error: {name}{without_secrets(cause(error))}", style="red", markup=False)
+        errors.print(f"error: {name}{without_secrets(cause(error))}", style="red")
         sys.exit(1)
     except MemoryError as error:
-        errors.print(f"error: {error if error.args else 'not enough memory'}", style="red", markup=False)
+        errors.print(f"error: {error if error.args else 'not enough memory'}", style="red")
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from boxwright.cli.console import errors
+from boxwright.cli.console import errors, print_json
 
 if TYPE_CHECKING:
     from boxwright.cli.benchmarking.preset_costs import PresetCost
@@ -60,7 +59,7 @@ def models_command(
     measured = {preset: _milliseconds(preset) for preset in chosen} if measure else {}
     if as_json:
         rows = [_row(preset, cost, measured.get(preset)) for preset, cost in chosen.items()]
-        print(json.dumps(rows[0] if name else rows, indent=1, ensure_ascii=False))
+        print_json(rows[0] if name else rows)
     elif name:
         _describe(name, chosen[name], measured.get(name))
     else:
@@ -73,7 +72,7 @@ def _milliseconds(name: str) -> float:
     from boxwright.cli.benchmarking.settings import BenchmarkSettings
     from boxwright.data.shapes import ShapesDataset
 
-    errors.print(f"measure {name}", markup=False)
+    errors.print(f"measure {name}")
     contenders = open_contenders([f"preset:{name}"], BenchmarkSettings(rounds=_ROUNDS, device="cpu"))
     timings, _ = time_contenders(contenders, [ShapesDataset(1, size=(480, 640))[0].image], [1], _ROUNDS)
     return timings[0].median_ms

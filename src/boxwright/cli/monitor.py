@@ -50,7 +50,7 @@ def monitor_command(
     app = make_monitor(run, settings, key)
 
     def announce(where: str) -> None:
-        console.print(f"{run}: {where}/ (Ctrl-C ends it)", markup=False)
+        console.print(f"{run}: {where}/ (Ctrl-C ends it)")
         if open_browser and not webbrowser.open(f"{where}/"):
             console.print("no browser could be opened: open the address in one")
 

@@ -16,7 +16,7 @@ import typer
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.paths import require_path
-from boxwright.cli.console import console, errors, importing, print_json_only, suggest
+from boxwright.cli.console import console, errors, importing, print_document, print_json_only, suggest
 from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
 from boxwright.inference.settings import CollectionSettings, PredictionSettings
@@ -124,14 +124,14 @@ def predict_command(
 def _print_predictions(done: PredictionCounts, out: str, settings: PredictionSettings) -> None:
     """Print how much was detected, and where it is."""
     if settings.as_json:
-        print((Path(out) / "detections.json").read_text(encoding="utf-8"), end="")
-    console.print(f"{done.objects} objects in {done.pictures} images; written to {out}", markup=False)
+        print_document((Path(out) / "detections.json").read_text(encoding="utf-8"))
+    console.print(f"{done.objects} objects in {done.pictures} images; written to {out}")
     if done.times.skipped:
         console.print(f"{done.times.skipped} images arrived faster than they could be processed, and were skipped")
     if settings.profile:
         _print_profile(done)
     for line in done.errors:
-        errors.print(f"could not be read: {line}", style="yellow", markup=False)
+        errors.print(f"could not be read: {line}", style="yellow")
 
 
 def _require_few(unreadable: int, total: int, most: float) -> None:
@@ -218,7 +218,7 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
     if opened.device:
         prepare_inference(tf32=model.settings.tf32)
     if opened.device == CPU:
-        console.print(f"boxwright export {shlex.quote(str(model.path))} writes {_FASTER}", markup=False)
+        console.print(f"boxwright export {shlex.quote(str(model.path))} writes {_FASTER}")
     begin(job, units, opened.weights)
     todo = [unit for unit in unfinished_units(job, units) if _is_in_shard(unit.number, many.shards)]
     if len(todo) < len(units):
@@ -261,7 +261,7 @@ def _watch_parts(parts: Iterator[Part], units: int, *, strict: bool) -> None:
 
 def _print_result(job: Job, parts: list[Part], most: float) -> None:
     images, unreadable = sum(part.rows for part in parts), sum(part.errors for part in parts)
-    console.print(f"{images} images in {len(parts)} Parquet files: {job.out}", markup=False)
+    console.print(f"{images} images in {len(parts)} Parquet files: {job.out}")
     if unreadable:
-        console.print(f"{unreadable} of them could not be read; column `error` says why", markup=False)
+        console.print(f"{unreadable} of them could not be read; column `error` says why")
     _require_few(unreadable, images, most)

@@ -22,8 +22,8 @@ def replay_command(
     replayed = replay_step(folder)
     for number, terms in enumerate(replayed["losses"]):
         text = "  ".join(f"{name} {'not finite' if value is None else f'{value:.4g}'}" for name, value in terms.items())
-        console.print(f"process {number}: {text}" if len(replayed["losses"]) > 1 else text, markup=False)
+        console.print(f"process {number}: {text}" if len(replayed["losses"]) > 1 else text)
     for line in replayed["all"][:20]:
-        console.print(f"  {line}", markup=False)
-    console.print(f"first: {replayed['first']}", markup=False)
-    console.print(f"images with boxes: {folder / 'images'}", markup=False)
+        console.print(f"  {line}")
+    console.print(f"first: {replayed['first']}")
+    console.print(f"images with boxes: {folder / 'images'}")

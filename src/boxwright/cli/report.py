@@ -67,7 +67,7 @@ def print_report(source: Source, folder: Path, settings: ReportSettings) -> Path
 
     refuse_foreign_page(folder)
     if source.problem:
-        console.print(f"no pictures: {source.problem}", markup=False)
+        console.print(f"no pictures: {source.problem}")
     index = write_report(source, folder, settings, show_progress)
-    console.print(f"report: {index} (open it in a browser)", markup=False)
+    console.print(f"report: {index} (open it in a browser)")
     return index

@@ -61,13 +61,13 @@ def serve_command(
     def announce(where: str) -> None:
         held = f"queue of at most {settings.queue} images, {settings.max_held_mib:,.0f} MiB including uploads"
         for model in models:
-            console.print(f"{model}: {where}/ ({held})", markup=False)
+            console.print(f"{model}: {where}/ ({held})")
         for model_name in names:
-            console.print(f"TensorFlow Serving: {where}/v1/models/{model_name}:predict", markup=False)
-            console.print(f"Open Inference: {where}/v2/models/{model_name}/infer", markup=False)
+            console.print(f"TensorFlow Serving: {where}/v1/models/{model_name}:predict")
+            console.print(f"Open Inference: {where}/v2/models/{model_name}/infer")
         for model_name in names:
             address = f"{where}/detect" if len(names) == 1 else shlex.quote(f"{where}/detect?model={quote(model_name)}")
-            console.print(f"an image: curl --data-binary @image.jpg {address}", markup=False)
+            console.print(f"an image: curl --data-binary @image.jpg {address}")
 
     run_server(dict(zip(names, models, strict=True)), settings, access, watch=watch, announce=announce)
 

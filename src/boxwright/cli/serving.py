@@ -77,7 +77,7 @@ def run_server(
             for name, path in files.items()
         ]
     app = make_app(served, settings, counters, api_key=access.api_key, watch=watch, samples=samples)
-    run_app(app, settings, access, announce, lambda: console.print(counters.summary(), markup=False))
+    run_app(app, settings, access, announce, lambda: console.print(counters.summary()))
 
 
 def require_server() -> None:
@@ -173,12 +173,11 @@ def exported_for_serving(source: Path, settings: ServerSettings, folder: Path) -
     if is_file(kept):
         metadata = read_metadata(kept, allow_edited=settings.allow_edited)
         if metadata.weights_sha256 == opened.weights_sha256():
-            console.print(f"{source}: serving {kept}, which has its weights", markup=False)
+            console.print(f"{source}: serving {kept}, which has its weights")
             return kept
     console.print(
         f"{source}: exporting it to a temporary file; `boxwright export {source} --format {format}` keeps an export, "
         "which is served at once",
-        markup=False,
     )
     try:
         with console.status("exporting …"):

@@ -57,20 +57,20 @@ class ProgressListener:
         if isinstance(event, Scalars) and "steps_per_sec" in event.values:
             self._step(step, event.values)
         elif isinstance(event, Evaluated):
-            console.print(evaluation_line(step, event), markup=False)
+            console.print(evaluation_line(step, event))
             self._evaluated[event.name] = step, event
 
     def close(self) -> None:
         """Print the last step's line if it was not printed, and the last evaluation; the bar is closed by its creator."""
         self._print_waiting()
         for name, (step, event) in self._evaluated.items():
-            console.print(f"evaluation at step {step}{name and f', {name}'}", markup=False)
+            console.print(f"evaluation at step {step}{name and f', {name}'}")
             print_metrics(event.metrics, event.notes)
 
     def _print_waiting(self) -> None:
         """Print the line of the newest step if it was not printed."""
         if self._waiting:
-            console.print(self._waiting, markup=False)
+            console.print(self._waiting)
             self._waiting = ""
 
     def _step(self, step: int, values: Mapping[str, float]) -> None:
@@ -269,7 +269,7 @@ def _prepare_configuration(
     folder = model_dir or Path("model")
     path, choices = start_run(str(data), folder, init, track_progress, changes)
     print_choices(choices)
-    console.print(f"configuration: {folder / path.name}", markup=False)
+    console.print(f"configuration: {folder / path.name}")
     return path, folder
 
 
@@ -285,7 +285,7 @@ def _configured(
         overrides.append(f"train_config.num_steps={flags.num_train_steps}")
     if flags.hparams_overrides:
         changed = apply_tf_overrides(load_config(path, overrides), parse_hparams(flags.hparams_overrides))
-        console.print("\n".join(changed), markup=False)
+        console.print("\n".join(changed))
         overrides += changed
     # From the file again: a preset's learning rates follow the batch size when it is read.
     config = load_config(path, overrides)
@@ -296,10 +296,10 @@ def _configured(
         with importing():
             from boxwright.training.rehearsal import fitting_batch
         size, measured = fitting_batch(config, MOST_BATCH, device)
-        console.print(f"a batch of {size} fits in the {measured.device}'s memory", markup=False)
+        console.print(f"a batch of {size} fits in the {measured.device}'s memory")
         config = load_config(path, [*overrides, f"train_config.batch_size={size}"])
     for line in apply_words(config, words):
-        console.print(line, markup=False)
+        console.print(line)
     return config
 
 
@@ -317,7 +317,7 @@ def _ask_about_changes(config: TrainEvalPipelineConfig, model_dir: Path, setting
     altering = [str(change) for change in find_changes(load_config(path), config) if change.alters_model]
     if not altering or not any(model_dir.glob("ckpt-*.pt")):
         return settings
-    console.print(f"the run in {model_dir} was trained with another network: {', '.join(altering)}", markup=False)
+    console.print(f"the run in {model_dir} was trained with another network: {', '.join(altering)}")
     return replace(settings, accept_changes=typer.confirm("Resume with this change?"))
 
 

@@ -53,7 +53,7 @@ def ui_command(
     samples = _sample_pictures(chosen[0], allow_edited=allow_edited)
 
     def announce(where: str) -> None:
-        console.print(f"{' and '.join(map(str, chosen))}: {where}/ (Ctrl+C to stop)", markup=False)
+        console.print(f"{' and '.join(map(str, chosen))}: {where}/ (Ctrl+C to stop)")
         if not no_browser and not webbrowser.open(f"{where}/"):
             console.print("no browser could be opened; open the address yourself")
 
@@ -85,7 +85,7 @@ def _sample_pictures(model: Path, *, allow_edited: bool) -> list[SamplePicture]:
                 name = Path(sample.filename or sample.id or f"picture-{index}").name
                 samples.append(SamplePicture(name, encode_jpeg(sample.image)))
     except (BoxwrightError, OSError) as error:
-        console.print(f"no sample pictures of the evaluation data: {first_line(error)}", markup=False)
+        console.print(f"no sample pictures of the evaluation data: {first_line(error)}")
     return samples
 
 
@@ -101,7 +101,7 @@ def _only_model(folder: Path) -> Path:
     if len(models) == 1:
         return models[0]
     for path in models[:_MOST_LISTED]:
-        console.print(f"boxwright ui {shlex.quote(str(path))}", markup=False)
+        console.print(f"boxwright ui {shlex.quote(str(path))}")
     more = f" ({len(models)} in all)" if len(models) > _MOST_LISTED else ""
     raise ConfigError(f"several detectors are in this folder{more}: name one, or two to compare them")
 

@@ -171,7 +171,7 @@ def fetch_command(
     from boxwright.weights.fetch import Fetching, fetch_published
 
     path = fetch_published(_named(name), Fetching(cache, again=again, console=console if quiet else None))
-    console.print(f"{name}: {path}", markup=False, soft_wrap=True)
+    console.print(f"{name}: {path}", soft_wrap=True)
 
 
 @app.command("verify", cls=PlainCommand)
@@ -187,7 +187,7 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights,
     weights, digest = identify_published(file)
     if weights is not None:
         how = "its SHA-256 agrees" if weights.sha256 else "it was fetched here, and its SHA-256 is not stated"
-        console.print(f"{file} is {weights.name} of {weights.publisher}: {how}", markup=False, soft_wrap=True)
+        console.print(f"{file} is {weights.name} of {weights.publisher}: {how}", soft_wrap=True)
         return
     size = file.stat().st_size
     by_name = next((entry for entry in published_weights() if entry.file == file.name), None)

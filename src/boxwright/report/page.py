@@ -12,6 +12,7 @@ import jinja2
 
 from boxwright.base.files import write_whole
 from boxwright.base.paths import refuse_foreign_page
+from boxwright.base.text import visible
 
 # Beside each page: what its template loads.
 _ASSETS = {
@@ -51,7 +52,7 @@ def write_page(folder: Path, template: str, content: dict[str, Any]) -> None:
     refuse_foreign_page(folder)
     for name in _ASSETS[template]:
         write_whole(folder / name, files("boxwright.report").joinpath("assets", name).read_bytes())
-    write_whole(folder / "index.html", environment().get_template(template).render(content))
+    write_whole(folder / "index.html", visible(environment().get_template(template).render(content)))
 
 
 def remove_parts(folder: Path) -> None:
