@@ -1,5 +1,5 @@
 # Training, evaluation and export on CPUs: docker build -f docker/cpu.Dockerfile -t boxwright .
-FROM python:3.12-slim AS build
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /source
 # The version is the tag's, which this image does not see: --build-arg VERSION=0.1.0.
@@ -15,7 +15,7 @@ COPY src src
 RUN python -m venv /opt/boxwright \
  && /opt/boxwright/bin/pip install --extra-index-url https://download.pytorch.org/whl/cpu '.[onnx]'
 
-FROM python:3.12-slim
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 RUN useradd --create-home --uid 1000 boxwright
 COPY --from=build /opt/boxwright /opt/boxwright
 ENV PATH=/opt/boxwright/bin:$PATH

@@ -1,6 +1,6 @@
 # Training on NVIDIA GPUs: docker build -f docker/cuda.Dockerfile -t boxwright:cuda . && docker run --gpus all boxwright:cuda
 # PyTorch's own wheels bring CUDA's libraries; the host brings the driver.
-FROM python:3.12-slim AS build
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /source
 ARG VERSION=0.1.0.dev0
@@ -15,7 +15,7 @@ COPY src src
 RUN python -m venv /opt/boxwright \
  && /opt/boxwright/bin/pip install '.[onnx]'
 
-FROM python:3.12-slim
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 RUN useradd --create-home --uid 1000 boxwright
 COPY --from=build /opt/boxwright /opt/boxwright
 ENV PATH=/opt/boxwright/bin:$PATH NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

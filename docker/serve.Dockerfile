@@ -1,7 +1,7 @@
 # Serves an exported .onnx, without PyTorch: docker build -f docker/serve.Dockerfile -t boxwright:serve .
 # docker run -p 127.0.0.1:8501:8501 -v "$PWD/detector.onnx:/models/detector.onnx:ro" boxwright:serve
 # Read-only and limited: add --read-only --tmpfs /tmp --memory 4g --cap-drop ALL --security-opt no-new-privileges.
-FROM python:3.12-slim AS build
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /source
 # The version is the tag's, which this image does not see: --build-arg VERSION=0.1.0.
@@ -14,7 +14,7 @@ COPY release release
 COPY src src
 RUN /opt/boxwright/bin/pip install --no-deps .
 
-FROM python:3.12-slim
+FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 RUN useradd --create-home --uid 1000 boxwright
 COPY --from=build /opt/boxwright /opt/boxwright
 ENV PATH=/opt/boxwright/bin:$PATH

@@ -17,7 +17,7 @@ import tempfile
 import time
 import urllib.request
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +39,16 @@ DOCUMENTED = (
 )
 EXTRAS = "onnx,serve,video,track"
 MOST_WHEEL, MOST_SDIST = 6_000_000, 9_000_000
+# What may be published, beside metadata: files of these kinds in the package, and what stands at the top of the sdist.
+PACKAGED = (
+    *(".py", ".typed", ".config", ".pbtxt", ".toml", ".json", ".md", ".html", ".css", ".js", ".svg", ".jpg"),
+    *(".safetensors", "LICENSE"),
+)
+IN_SDIST = (
+    *(".ci", ".dockerignore", ".github", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CODE_OF_CONDUCT.md"),
+    *("CONTRIBUTING.md", "LICENSE", "LICENSES", "Makefile", "README.md", "REUSE.toml", "SECURITY.md", "benchmarks"),
+    *("docker", "docs", "native", "notebooks", "pyproject.toml", "release", "src", "tests", "website"),
+)
 
 
 class CheckError(Exception):
@@ -65,6 +75,49 @@ def the(pattern: str) -> Path:
     """Return the one file of `dist` that a pattern names."""
     (path,) = DIST.glob(pattern)
     return path
+
+
+def unwanted_in_wheel(names: Iterable[str], tracked: Container[str]) -> list[str]:
+    """Return what a wheel may not hold: what is not tracked, and not the compiled extension or metadata."""
+    return [
+        name
+        for name in names
+        if not re.fullmatch(r"boxwright-[^/]+\.dist-info/.+|boxwright/_native\.so", name)
+        and not (f"src/{name}" in tracked and name.startswith("boxwright/") and name.endswith(PACKAGED))
+    ]
+
+
+def unwanted_in_sdist(names: Iterable[str], tracked: Container[str]) -> list[str]:
+    """Return what an sdist may not hold, of paths below its folder; hidden files of the package are never wanted."""
+    return [
+        name
+        for name in names
+        if name != "PKG-INFO"
+        and (
+            name not in tracked
+            or name.partition("/")[0] not in IN_SDIST
+            or (name.startswith("src/") and not name.endswith(PACKAGED))
+        )
+    ]
+
+
+def unpinned(root: Path) -> list[str]:
+    """Return the actions of workflows that no hash of a commit names, and the base images that no digest names."""
+    found = []
+    for path in sorted((root / ".github" / "workflows").glob("*.yml")):
+        named = re.findall(r"^\s*(?:- )?uses: *(\S+)", path.read_text(), re.M)
+        found += [f"{path.name}: {name}" for name in named if not re.search(r"@[0-9a-f]{40}$", name)]
+    for path in sorted((root / "docker").glob("*.Dockerfile")):
+        named = re.findall(r"^FROM +(?:--\S+ +)*(\S+)", path.read_text(), re.M)
+        found += [f"{path.name}: {name}" for name in named if not re.search(r"@sha256:[0-9a-f]{64}$", name)]
+    return found
+
+
+def pins() -> str:
+    """Check that no action or base image can be replaced under its name; a release ends here if one can."""
+    if open_ones := unpinned(ROOT):
+        raise CheckError("not pinned by digest: " + "; ".join(open_ones))
+    return "each action by a commit's hash, each base image by a digest"
 
 
 def build() -> str:
@@ -94,9 +147,13 @@ def contents() -> str:
         raise CheckError(f"the wheel lacks {len(missing)} files of the demo, as {min(missing)}")
     if "boxwright/_native.so" not in inside:
         raise CheckError("the wheel lacks the native extension: is a C compiler here?")
-    if strangers := {name.split("/")[0] for name in inside if not name.startswith("boxwright")}:
-        raise CheckError(f"the wheel has {sorted(strangers)} too")
+    tracked = set(run("git", "ls-files", "-z").split("\0"))
+    if unwanted := unwanted_in_wheel(inside, tracked):
+        raise CheckError(f"the wheel has {', '.join(sorted(unwanted)[:9])} too")
     with tarfile.open(the("*.tar.gz")) as archive:
+        files_inside = [name.partition("/")[2] for name in archive.getnames() if not archive.getmember(name).isdir()]
+        if unwanted := unwanted_in_sdist(files_inside, tracked):
+            raise CheckError(f"the sdist has {', '.join(sorted(unwanted)[:9])} too")
         if recordings := [name for name in archive.getnames() if "/tests/golden/" in name]:
             raise CheckError(f"the sdist has {len(recordings)} recordings, as {recordings[0]}")
     return f"{len(presets)} presets and label maps"
@@ -268,6 +325,7 @@ def main() -> int:
         "licenses": licenses,
         "workflows": workflows,
         "Dockerfiles": images,
+        "pins": pins,
         "serving": serving,
         "documentation": documentation,
         **{f"tour, Python {python}": lambda python=python: tour(python) for python in versions},

@@ -7,6 +7,7 @@ import io
 import re
 import runpy
 import shutil
+import subprocess
 import tomllib
 import zipfile
 from pathlib import Path
@@ -164,3 +165,59 @@ def test_a_path_that_is_not_there_is_found() -> None:
     }  # fmt: skip
     assert [name for name in _named_paths(text) if not _is_there(name)] == ["tests/preflight"]
     assert sum(len(_named_paths(path.read_text())) for path in BUILD) > 40
+
+
+def _check(name: str) -> Any:
+    return runpy.run_path(str(ROOT / "release" / "check.py"))[name]
+
+
+def _tracked() -> list[str]:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("not in a repository")
+    return done.stdout.strip("\0").split("\0")
+
+
+def test_a_wheel_holds_what_is_tracked_and_of_a_known_kind() -> None:
+    tracked = _tracked()
+    whole = [name.removeprefix("src/") for name in tracked if name.startswith("src/")]
+    more = ["boxwright/_native.so", "boxwright-1.0.dist-info/METADATA", "boxwright-1.0.dist-info/licenses/LICENSE"]
+    unwanted = _check("unwanted_in_wheel")
+    assert unwanted([*whole, *more], tracked) == []
+    secrets = [
+        "boxwright/.env",
+        "boxwright/notes.txt",
+        "boxwright/api/other.so",
+        "boxwright.libs/libgomp.so",
+        "tests/a.py",
+    ]
+    assert unwanted([*whole, *secrets], tracked) == secrets
+    assert unwanted(["boxwright/.env"], [*tracked, "src/boxwright/.env"]) == ["boxwright/.env"]
+
+
+def test_an_sdist_holds_what_is_tracked_in_known_folders() -> None:
+    tracked = _tracked()
+    unwanted = _check("unwanted_in_sdist")
+    assert unwanted(["PKG-INFO", *tracked], tracked) == []
+    assert unwanted(["src/boxwright/.env", "notes/a.txt"], [*tracked, "src/boxwright/.env", "notes/a.txt"]) == [
+        "src/boxwright/.env", "notes/a.txt",
+    ]  # fmt: skip
+    assert unwanted(["src/boxwright/new.py"], tracked) == ["src/boxwright/new.py"]
+
+
+def test_what_a_release_runs_is_pinned_and_what_is_not_is_named(tmp_path: Path) -> None:
+    unpinned = _check("unpinned")
+    assert unpinned(ROOT) == []
+    (tmp_path / ".github" / "workflows").mkdir(parents=True)
+    (tmp_path / "docker").mkdir()
+    (tmp_path / ".github" / "workflows" / "a.yml").write_text(
+        f"- uses: a/b@v1\n- uses: a/c@{'0' * 40} # v1\n  uses: d@main\n"
+    )
+    (tmp_path / "docker" / "a.Dockerfile").write_text(f"FROM python:3 AS x\nFROM python:3@sha256:{'0' * 64}\n")
+    assert unpinned(tmp_path) == ["a.yml: a/b@v1", "a.yml: d@main", "a.Dockerfile: python:3"]
+
+
+def test_a_release_is_built_by_what_checks_it() -> None:
+    steps = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["build"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == ["make release-check"]
+    assert '"pins": pins' in (ROOT / "release" / "check.py").read_text()
