@@ -169,9 +169,7 @@ def commands(data: Path, out: Path) -> Iterator[list[object]]:
         "--coco",
         "--json",
     ]
-    yield ["export", run, out / "a.onnx"]
-    yield ["predict", data / "images", "--model", out / "a.onnx", "--min_score", 0, "--out", out / "exported"]
-    yield ["benchmark", out / "a.onnx", "--seconds", 0.1]
+    yield ["export", run, out / "a.safetensors"]
 
 
 def require_harmless(path: Path) -> None:

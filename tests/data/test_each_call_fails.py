@@ -5,13 +5,9 @@ After each there is one error of ours, no temporary file, and what stood under a
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,36 +21,10 @@ from boxwright.data.tool_files import Tool, write_for_tool
 from boxwright.inference.predict import predict
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import find_sources
+from tests.failing_calls import PROBLEM, failing
 from tests.inference.blobs import find_blobs
 
-# The calls by which files come to be: opened or made, flushed to the disk, renamed; and folders.
-CALLS = [(os, "open"), (os, "fsync"), (os, "ftruncate"), (Path, "replace"), (Path, "mkdir"), (Path, "open")]
 BEFORE = b"what was there before"
-
-
-@contextmanager
-def failing(number: int) -> Iterator[list[str]]:
-    """Let the call of a number fail, from 1; yield the names of the calls so far."""
-    made: list[str] = []
-
-    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def attempt(*words: Any, **more: Any) -> Any:
-            # Reading, and opening a folder to flush it, are not what fills a disk.
-            writes = name != "open" or any(isinstance(word, str) and set(word) & set("wxa") for word in words[1:2])
-            if name == "open" and words and isinstance(words[-1], int):
-                writes = bool(words[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)) if len(words) > 1 else False
-            if writes:
-                made.append(name)
-                if len(made) == number:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a file")
-            return call(*words, **more)
-
-        return attempt
-
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in CALLS:
-            patch.setattr(owner, name, counted(name, getattr(owner, name)))
-        yield made
 
 
 def predictions(folder: Path) -> None:
@@ -94,7 +64,7 @@ def test_each_call_that_writes_fails_once(name: str, tmp_path: Path) -> None:
         if len(calls) < number:  # nothing was left to fail
             assert problem == ""
             break
-        assert "No space left on device" in problem, calls[number - 1]
+        assert PROBLEM in problem, calls[number - 1]
         folders = [folder, *filter(Path.is_dir, folder.rglob("*"))]
         assert [path for part in folders for path in partial_files(part)] == [], calls[number - 1]
         found = (folder / earlier).read_bytes()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import read_file, shown
+from boxwright.base.text import visible
 from boxwright.types.categories import Categories
 from boxwright.types.detections import Array, Detections
 
@@ -48,7 +49,7 @@ class Thresholds:
             "by_class": dict(self.by_class),
             **facts,
         }
-        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        return visible(json.dumps(content, indent=2, ensure_ascii=False)) + "\n"
 
     def of_labels(self, categories: Categories) -> NDArray[np.float64]:
         """Return the threshold of each label up to the largest, float64."""

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +29,7 @@ def run_lock(folder: str | Path) -> Iterator[str]:
         that cannot lock, where it is for the user to see that there is one run; else nothing.
 
     Raises:
-        TrainingError: Where another run holds it, with process, host and time.
+        TrainingError: Where another run holds it, with process, host and time; or the lock cannot be written.
         OutputError: Where the folder cannot be made.
     """
     path = make_folder(folder) / LOCK
@@ -41,15 +41,23 @@ def run_lock(folder: str | Path) -> Iterator[str]:
     with closed_in_children(descriptor):
         unlocked = _acquire(descriptor, path)
         left = _holder(descriptor)
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
-        os.ftruncate(descriptor, 0)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        os.write(descriptor, json.dumps(holder).encode())
+        try:
+            _write_holder(descriptor)
+        except OSError as error:
+            raise TrainingError(f"{path}: could not be written: {cause(error)}") from None
         try:
             yield unlocked or (f"taking the place of {_named(left)}, which was killed" if left else "")
         finally:  # an error ends a run in order, too: only what is killed leaves its name
-            os.ftruncate(descriptor, 0)
+            with suppress(OSError):  # the run is done; the next one will only say that it takes a killed one's place
+                os.ftruncate(descriptor, 0)
+
+
+def _write_holder(descriptor: int) -> None:
+    """Write the process, host and time of this run in place of what the lock's file says."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
 
 
 RunState = Literal["training", "ended", "killed", "elsewhere"]
