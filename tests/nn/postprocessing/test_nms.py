@@ -258,6 +258,25 @@ def test_a_gpu_suppresses_crowded_equal_and_degenerate_boxes_as_a_cpu(seed: int)
     assert torch.equal(found.boxes, expected.boxes)
 
 
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("seed", [2, 6])
+def test_a_gpu_lowers_scores_in_rounds_as_a_cpu_one_after_the_other(seed: int, equal: bool) -> None:
+    """Rounds do not suffice for equal scores that overlap, which is reported."""
+    boxes, scores, windows = crowded_batch(seed)
+    boxes[:, :, 2:] -= (boxes[:, :, 2:] - boxes[:, :, :2]) / 3  # shorter chains
+    scores = (scores * 10).ceil() / 10 if equal else scores
+    nms = replace(hard(0.0, iou=0.6), max_total_detections=60, lowering=LinearLowering(0.1, 0.05))
+    found, expected = nms.in_rounds(boxes, scores, windows), nms(boxes, scores, windows)
+    assert found.complete is not None
+    if not equal:
+        assert found.complete[:2].all()
+    for image in found.complete.nonzero().squeeze(1).tolist():
+        ours, theirs = found.image(image), expected.image(image)
+        torch.testing.assert_close(ours.scores, theirs.scores, atol=1e-6, rtol=1e-5)
+        assert equal or torch.equal(ours.anchors, theirs.anchors)
+    assert (expected.scores[:2] < replace(nms, lowering=None)(boxes, scores, windows).scores[:2]).any()
+
+
 @pytest.mark.parametrize("outside", ["drop", "keep", "unclipped"])
 @pytest.mark.parametrize("suppression", [PerClass(0.4, 9), PerClass(0.6), ClassAgnostic(0.5)])
 def test_a_threshold_in_suppression_is_one_after_it(suppression: PerClass | ClassAgnostic, outside: Any) -> None:

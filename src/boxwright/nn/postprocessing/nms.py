@@ -19,7 +19,7 @@ from torch import Tensor
 
 from boxwright.base.device import is_plain
 from boxwright.nn.suppression import fixed_shape, image_by_image
-from boxwright.nn.suppression.fixed_shape import SuppressPairs, suppress_in_checked_rounds, suppress_in_rounds
+from boxwright.nn.suppression.fixed_shape import Lower, SuppressPairs, suppress_in_checked_rounds, suppress_in_rounds
 from boxwright.nn.suppression.image_by_image import soft_vote, suppress_pairs_together, vote
 from boxwright.types import PaddedDetections
 
@@ -191,8 +191,16 @@ class Nms:
             certain.append(sure)
             return kept
 
-        detections = self.in_tensors(boxes, scores, windows, suppress_pairs=in_checked_rounds)
-        return replace(detections, complete=cast(Tensor, detections.complete) & certain[0])
+        def lowered(*given: Any) -> fixed_shape.Selection:
+            selection, sure = fixed_shape.lowered_in_checked_rounds(*given)
+            certain.append(sure)
+            return selection
+
+        detections = self.in_tensors(boxes, scores, windows, suppress_pairs=in_checked_rounds, lower=lowered)
+        complete = cast(Tensor, detections.complete)
+        for sure in certain:
+            complete = complete & sure
+        return replace(detections, complete=complete)
 
     def in_tensors(
         self,
@@ -202,6 +210,7 @@ class Nms:
         *,
         suppress_pairs: SuppressPairs,
         times: int = 1,
+        lower: Lower = fixed_shape.lowered_linearly,
     ) -> PaddedDetections:
         """Return the result over the best candidates, by kernels of fixed shape.
 
@@ -217,8 +226,7 @@ class Nms:
         # Greedy suppression keeps the order, best first.
         selection = selection.front(most) if self.is_greedy else selection.sorted(most)
         if self.lowering is not None:
-            lowering = self.lowering
-            selection = fixed_shape.lowered_linearly(selection, lowering.iou_threshold, lowering.score_threshold)
+            selection = lower(selection, self.lowering.iou_threshold, self.lowering.score_threshold)
         best, complete = selection.padded(most), ~candidates.more
         if self.is_greedy:  # only better pairs drop a pair: the rest cannot change a full image
             complete = complete | best.kept.all(1)

@@ -24,6 +24,8 @@ _ROUNDS = 16  # chains of overlaps are rarely longer than a few
 _LARGEST_COUNT_IN_HALF = 1 << 11
 _MOST_PAIRS = 1 << 26  # over all images: a few tables of a quarter of a gigabyte
 
+# Lowers scores as `lowered_linearly` does.
+Lower = Callable[["Selection", float, float], "Selection"]
 # The signature of the operator `boxwright::suppress_pairs`.
 SuppressPairs = Callable[[Tensor, Tensor, Tensor, int, float, int], Tensor]
 
@@ -246,6 +248,31 @@ def lowered_linearly(selection: Selection, iou_threshold: float, score_threshold
         scores = torch.where(left, scores * factor, scores)
     lowered = replace(selection, scores=scores, kept=kept & (scores >= score_threshold))
     return lowered.sorted(scores.shape[1])
+
+
+def lowered_in_checked_rounds(
+    selection: Selection, iou_threshold: float, score_threshold: float
+) -> tuple[Selection, Tensor]:
+    """Return `lowered_linearly`'s result up to the rounding of products, and bool [B]: whether the rounds sufficed.
+
+    Scores only fall, so that nothing changes one which is above those of all boxes that overlap it: all such are done
+    in one round, instead of the best alone.
+    """
+    scores, left = selection.scores, selection.kept
+    overlaps = _overlaps(selection.boxes)
+    itself = torch.eye(overlaps.shape[1], device=overlaps.device, dtype=torch.bool)
+    lowers = (overlaps > iou_threshold) & _same(selection.labels) & left[:, :, None] & ~itself
+    factors = torch.where(lowers, 1 - overlaps, 1.0)
+    for _ in range(_ROUNDS):
+        waiting = torch.where(left, scores, -torch.inf)
+        rivals = torch.where(lowers, waiting[:, :, None], -torch.inf).amax(1)
+        # Of equal scores neither is above the other: the rounds then do not suffice.
+        done = waiting > rivals
+        left = left & ~done
+        lowered = torch.where(done[:, :, None], factors, 1.0).prod(1)
+        scores = torch.where(left, scores * lowered, scores)
+    ranked = replace(selection, scores=scores, kept=selection.kept & (scores >= score_threshold))
+    return ranked.sorted(scores.shape[1]), ~left.any(1)
 
 
 def suppress_in_rounds(
