@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -34,11 +37,86 @@ T = TypeVar("T")
 # Long enough for an evaluation that is spread unevenly over the processes.
 _PATIENCE = timedelta(hours=2)
 _POLL = 0.02  # seconds
+_NAMED_AFTER = 45.0  # seconds
+_PACKAGE = str(Path(__file__).parents[1])
 
 _LOG = logging.getLogger("boxwright.run")
 _SILENT = logging.getLogger("boxwright.run.followers")
 _SILENT.propagate = False
 _SILENT.addHandler(logging.NullHandler())
+
+
+class RollCall:
+    """Tells which processes the others have long waited for, and what each of these is doing.
+
+    A thread publishes how many meetings this process came to, so that a step costs nothing, and looks now and then
+    whether this process waits for others, or they for it.
+    """
+
+    def __init__(self, store: Store, rank: int, count: int, patience: float = _NAMED_AFTER, poll: float = 5.0) -> None:
+        """Begin.
+
+        Args:
+            store: Where the processes of this start of the run publish.
+            patience: Seconds of waiting after which a process is named.
+            poll: Seconds between looks.
+        """
+        self._store, self._rank, self._count, self._patience, self._poll = store, rank, count, patience, poll
+        self._main = threading.get_ident()
+        # How many meetings this process came to, when it came to the last or left it, and whether it waits there.
+        self._state = (0, time.monotonic(), False)
+        self._named = -1
+        self._ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="roll call", daemon=True)
+        self._watcher.start()
+
+    @contextmanager
+    def meeting(self) -> Iterator[None]:
+        """Count as having come, and as waiting while this lasts."""
+        number = self._state[0] + 1
+        self._state = number, time.monotonic(), True
+        try:
+            yield
+        finally:
+            self._state = number, time.monotonic(), False
+
+    def end(self) -> None:
+        """Stop watching; the store may be closed after this."""
+        self._ended.set()
+        self._watcher.join()
+
+    def _watch(self) -> None:
+        try:
+            while not self._ended.wait(self._poll):
+                self._look()
+        except RuntimeError as error:  # the store's process has ended, and with it the run
+            _LOG.debug("the roll call has ended: %s", error)
+
+    def _look(self) -> None:
+        number, since, waits = self._state
+        self._store.set(f"came {self._rank}", str(number))
+        seconds = time.monotonic() - since
+        if seconds < self._patience or self._named == number:
+            return
+        known = {rank: f"came {rank}" for rank in range(self._count)}
+        came = {rank: int(self._store.get(key)) if self._store.check([key]) else 0 for rank, key in known.items()}
+        absent = [rank for rank in came if came[rank] < number]
+        if waits and absent and self._rank == min(rank for rank in came if came[rank] >= number):
+            self._named = number
+            numbers = ", ".join(map(str, absent))
+            _LOG.warning("waiting for process %s of %d for %.0f s: it may hang", numbers, self._count, seconds)
+        elif not waits and max(came.values()) > number:
+            self._named = number
+            place = self._place()
+            _LOG.warning("process %d: the others wait for it; for %.0f s it has been at %s", self._rank, seconds, place)
+
+    def _place(self) -> str:
+        """Return where the main thread is: its innermost line, and the innermost of ours."""
+        frame = sys._current_frames().get(self._main)
+        stack = traceback.extract_stack(frame) if frame is not None else []
+        ours = [line for line in stack if line.filename.startswith(_PACKAGE)]
+        lines = dict.fromkeys(f"{line.filename}:{line.lineno} ({line.name})" for line in (*ours[-1:], *stack[-1:]))
+        return ", in ".join(reversed(lines)) or "an unknown place"
 
 
 @dataclass(frozen=True)
@@ -48,11 +126,16 @@ class Processes:
     Attributes:
         rank: Its number, from 0.
         local_rank: Its number on this machine, which is also its GPU's.
+        roll_call: Names processes that the others wait for, where they are this run's own.
     """
 
     rank: int = 0
     count: int = 1
     local_rank: int = 0
+    roll_call: RollCall | None = field(default=None, compare=False, repr=False)
+
+    def _meeting(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.roll_call is None else self.roll_call.meeting()
 
     @property
     def leads(self) -> bool:
@@ -88,7 +171,8 @@ class Processes:
             return value
         # gloo reduces it on the CPU, so that nothing waits for a GPU.
         largest = torch.tensor(value)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        with self._meeting():
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return int(largest)
 
     def gather(self, value: T) -> list[T]:
@@ -96,7 +180,8 @@ class Processes:
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
-        dist.all_gather_object(values, value)
+        with self._meeting():
+            dist.all_gather_object(values, value)
         return values
 
     def from_leader(self, make: Callable[[], T]) -> T:
@@ -114,7 +199,8 @@ class Processes:
             except BoxwrightError as error:
                 # Sent to all, or the others would wait for a result that never comes.
                 values = [error]
-        dist.broadcast_object_list(values, src=0)
+        with self._meeting():
+            dist.broadcast_object_list(values, src=0)
         if isinstance(values[0], BoxwrightError):
             raise values[0]
         result: T = values[0]
@@ -143,9 +229,11 @@ def join_processes() -> Iterator[Processes]:
         dist.init_process_group(backend, timeout=_PATIENCE, store=store, rank=here.rank, world_size=count)
     except (RuntimeError, ValueError) as error:
         raise TrainingError(f"process {here.rank} of {count} cannot reach the others: {error}") from None
+    roll_call = RollCall(PrefixStore("roll call", store), here.rank, count)
     try:
-        yield here
+        yield replace(here, roll_call=roll_call)
     finally:
+        roll_call.end()
         dist.destroy_process_group()
 
 
