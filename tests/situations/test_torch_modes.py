@@ -38,6 +38,7 @@ def trained(config: Path, folder: Path) -> dict[str, torch.Tensor]:
     return network
 
 
+@pytest.mark.slow_except("inference_mode")
 @pytest.mark.parametrize("mode", MODES)
 def test_training_is_the_same_in_any_mode(small_config: Path, tmp_path: Path, mode: str) -> None:
     expected = trained(small_config, tmp_path / "plain")

@@ -187,7 +187,7 @@ def test_fields_of_other_types(tmp_path: Path, field: str, value: Any) -> None:
 
 
 # Runs that began before these were written are resumed without.
-OF_NEWER_RUNS = ("average_initial_shares", "initial_shares", "threads")
+OF_NEWER_RUNS = ("average_initial_shares", "initial_shares", "recent_losses", "restarts", "threads")
 
 
 @pytest.mark.slow_except("format", "network", "optimizer", "parts", "scaler", "threads")

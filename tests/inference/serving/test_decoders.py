@@ -71,12 +71,20 @@ def slow_jpeg() -> bytes:
 
 
 def test_pictures_come_back_as_they_are() -> None:
+    """Those of more than 8 bits by what is white in them, or else by their upper 8."""
+
     async def do(decoders: Decoders) -> None:
         for picture in [PICTURE, np.zeros((1, 1, 3), np.uint8), np.full((2500, 3000, 3), 7, np.uint8)]:
             request = DecodeRequest("upload", None, png(picture), 0, hold_nothing)
             found = await decoders.read(request, time.monotonic() + 120)
             (image,) = found.images
             np.testing.assert_array_equal(image, picture)
+
+        deep = png(PICTURE[..., 0].astype(np.uint16) * 16)
+        for white_level, expected in ((255 * 16, PICTURE[..., 0]), (0, PICTURE[..., 0] // 16)):
+            request = DecodeRequest("upload", None, deep, white_level, hold_nothing)
+            (image,) = (await decoders.read(request, time.monotonic() + 120)).images
+            np.testing.assert_array_equal(image, np.repeat(expected[..., None], 3, 2))
 
     assert set(with_decoders(do)) <= {"grown"}
 

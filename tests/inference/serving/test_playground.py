@@ -55,6 +55,7 @@ def test_the_page_runs_its_own_files_alone(client: TestClient) -> None:
     assert not re.search(r"<style| style=| on[a-z]+=|<script[^>]*>[^<]", page.text)
 
 
+@pytest.mark.slow
 def test_each_model_reads_pictures_by_the_scale_of_its_data() -> None:
     """A picture of 12 bits is what its upper 8 are to the model of such data alone; by every address that names one."""
     models = [ServedModel(exported_detector().file, name, SETTINGS) for name in ("bytes", "twelve")]
