@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.inference.detect_functions import MERGES, View, Window, fused_boxes, in_tiles, suppressed, tile_windows
+from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.pipeline import messages as m
 from boxwright.types import Array, Detections
 from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task
@@ -197,6 +198,28 @@ def test_keypoints_move_with_their_tile_and_keep_their_scores() -> None:
         assert found.keypoint_scores is not None
         np.testing.assert_array_equal(found.keypoints.reshape(-1, 4), found.boxes)
         np.testing.assert_array_equal(found.keypoint_scores, found.boxes[:, 2:] - found.boxes[:, :2])
+
+
+def test_masks_of_whole_tiles_move_with_their_tile() -> None:
+    """A detector whose masks have a cell for each pixel of a tile, all of it beyond the box is 0."""
+
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
+        listed = []
+        for detections in find_blobs(images):
+            masks = np.zeros((len(detections), 200, 200), np.float32)
+            for mask, (left, top, right, bottom) in zip(masks, detections.boxes.astype(int), strict=True):
+                mask[top:bottom, left:right] = 1
+            covered = np.tile(np.array([0, 0, 200, 200], np.float32), (len(detections), 1))
+            listed.append(replace(detections, masks=masks, mask_boxes=covered))
+        return listed
+
+    image = picture_of([(10, 20, 30, 36), (140, 90, 160, 120)], 150, 200)
+    for merge in MERGES.values():
+        (found,) = in_tiles(detect, 64, 0.3, merge)([image])
+        assert len(found) == 2
+        for mask, (left, top, right, bottom) in zip(whole_masks(found), found.boxes.astype(int), strict=True):
+            assert mask.sum() == (right - left) * (bottom - top)
+            assert mask[top:bottom, left:right].all()
 
 
 def test_a_center_net_in_tiles(tmp_path: Path) -> None:
