@@ -19,6 +19,9 @@ from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.set_matching import read_objects
 from boxwright.nn.postprocessing.masks import instance_masks
 from boxwright.nn.postprocessing.queries import InstancePostprocessor
+from boxwright.nn.preprocessing import FixedShapeResizer
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.training import build_input_sizes
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
 from tests.rf_detrs import detector_of, images_of, read_arrays, read_json, recorded, targets_of
@@ -178,3 +181,21 @@ def test_gradients(path: Path) -> None:
         own = parameters[name].grad
         assert own is not None
         within(own, gradient, 1e-4 * float(gradient.abs().max()) + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("preset", "side", "unit"),
+    [
+        ("nano", 312, 12),
+        ("small", 384, 24),
+        ("medium", 432, 24),
+        ("large", 504, 24),
+        ("xlarge", 624, 24),
+        ("2xlarge", 768, 24),
+    ],
+)
+def test_sizes_of_training(preset: str, side: int, unit: int) -> None:
+    """Eleven around the preset's own, in steps of patches times windows, as the authors' code draws from."""
+    sizes = build_input_sizes(load_config(f"preset:rf_detr_seg_{preset}_coco"), FixedShapeResizer(side, side), 0)
+    assert sizes is not None
+    assert [size.output_size for size in sizes.drawn] == [(side + n * unit, side + n * unit) for n in range(-5, 6)]
