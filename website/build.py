@@ -24,7 +24,7 @@ _SETTINGS = """\
 # Written by website/build.py.
 [project]
 site_name = "Boxwright"
-site_description = "Train object detectors on your own pictures with one command, see where they fail, and run them anywhere."
+site_description = "Train object detectors on your own pictures, see where they fail, and run them anywhere."
 copyright = "Version {version} · The Boxwright developers · Apache-2.0"
 docs_dir = "pages"
 site_dir = "site"
