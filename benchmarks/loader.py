@@ -38,6 +38,8 @@ from boxwright.types import Categories, Category, Sample
 
 SIZE, BOXES = 320, 10
 Kind = Callable[[int], Any]
+# OpenCV returns None for what is no picture; all of these are.
+read_bgr: Callable[[str], Any] = cv2.imread
 
 
 def boxwright_kind(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folder: Path) -> Kind:
@@ -46,7 +48,7 @@ def boxwright_kind(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folder: P
     labels = np.zeros(BOXES, np.int64)
 
     def record(path: Path) -> bytes:
-        sample = Sample(cv2.imread(str(path))[..., ::-1], boxes, labels, id=path.stem, filename=path.name)
+        sample = Sample(read_bgr(str(path))[..., ::-1], boxes, labels, id=path.stem, filename=path.name)
         return encode_example(sample, path.read_bytes(), categories)
 
     write_records(folder / "pictures.record", map(record, paths))
@@ -62,7 +64,7 @@ def torchvision_kind(paths: Sequence[Path], boxes: np.ndarray[Any, Any]) -> Kind
     def prepare(index: int) -> Any:
         image = io.decode_jpeg(io.read_file(str(paths[index])), io.ImageReadMode.RGB)
         size = (image.shape[1], image.shape[2])
-        target = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size)  # type: ignore[call-overload]
+        target = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size)
         return change(tv_tensors.Image(image), target)
 
     return prepare
@@ -76,7 +78,7 @@ def albumentations_kind(paths: Sequence[Path], boxes: np.ndarray[Any, Any]) -> K
     )
 
     def prepare(index: int) -> Any:
-        image = cv2.cvtColor(cv2.imread(str(paths[index])), cv2.COLOR_BGR2RGB)
+        image = cv2.cvtColor(read_bgr(str(paths[index])), cv2.COLOR_BGR2RGB)
         changed = change(image=image, bboxes=boxes, labels=np.zeros(BOXES))
         return torch.from_numpy(changed["image"]).permute(2, 0, 1)
 
@@ -102,7 +104,7 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     paths = sorted(arguments.pictures.glob("*.jpg"))[: arguments.count]
-    height, width = cv2.imread(str(paths[0])).shape[:2]
+    height, width = read_bgr(str(paths[0])).shape[:2]
     corners = np.random.default_rng(0).uniform([0, 0, 0.5, 0.5], [0.45, 0.45, 1, 1], (BOXES, 4))
     boxes = (corners * [width, height, width, height]).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:

@@ -97,7 +97,7 @@ class _Pool:
 
     def _replace(self, task: tuple[int, int] | None, reason: str) -> list[Any]:
         """Start a worker for one that was lost, whose task waits again; return the result of one that is given up."""
-        results = []
+        results: list[Any] = []
         if task is None:
             self._lost_at_start += 1
             if self._lost_at_start == TRIES:
