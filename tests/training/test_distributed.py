@@ -265,3 +265,22 @@ def test_batch_must_be_shared_evenly(small_config: Path) -> None:
     plan = build_training(bw.load_config(small_config, ["train_config.batch_size=3"]))
     with pytest.raises(bw.TrainingError, match="batch_size 3 cannot be shared evenly by 2 processes"):
         _check_processes(plan, Processes(0, 2))
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_starts_the_processes(small_config: Path, tmp_path: Path) -> None:
+    """The documentation's script: two processes, one run, which goes on where it stopped."""
+    pytest.importorskip("ray.train", exc_type=ImportError)
+    script = Path(__file__).parents[2] / "docs" / "train_on_ray.py"
+    # A busy machine starts workers slowly.
+    environment = {
+        **os.environ,
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    for steps in (2, 3):
+        config = smooth_config(small_config, tmp_path, f"train_config.num_steps={steps}")
+        command = [sys.executable, str(script), str(config), str(tmp_path / "m"), "2"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert read_checkpoint(CheckpointStore(tmp_path / "m").paths()[-1])["step"] == steps

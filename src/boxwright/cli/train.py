@@ -127,6 +127,7 @@ class TfFlags:
         flags=("--record_summaries/--norecord_summaries",),
     )
     num_workers: int = setting(1, "Machines; for more than 1 use torchrun (docs/training.md).", _TF)
+    engine: str = setting("", "Refused: torchrun starts processes, and on a Ray cluster its TorchTrainer.", _TF)
     use_tpu: bool = setting(False, "Refused: there is no TPU support.", _TF, flags=("--use_tpu/--nouse_tpu",))
     tpu_name: str = setting("", "As --use_tpu.", _TF)
 
@@ -333,6 +334,11 @@ def _suggest_next(config: TrainEvalPipelineConfig, model_dir: Path, done: int, c
 def _refuse_unsupported(flags: TfFlags) -> None:
     if flags.use_tpu or flags.tpu_name:
         raise ConfigError("--use_tpu, --tpu_name: there is no TPU support; remove them to train on a GPU or the CPU")
+    if flags.engine:
+        raise ConfigError(
+            f"--engine {flags.engine}: a run's processes are started by torchrun (torchrun --nproc-per-node N -m boxwright "
+            "train …) or, on a Ray cluster, by its TorchTrainer, as docs/train_on_ray.py does; remove it for one process"
+        )
     if flags.num_workers > 1:
         raise ConfigError(
             "--num_workers counts machines, which need torchrun: on each machine run "
