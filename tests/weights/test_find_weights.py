@@ -45,3 +45,21 @@ def test_what_is_there(tmp_path: Path) -> None:
 def test_the_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("boxwright.weights.find_weights.fetch_model", lambda address: tmp_path / address.repository)
     assert find_weights("hf://timm/resnet18.a1_in1k")[0] == str(tmp_path / "timm" / "resnet18.a1_in1k")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("extremenet", "not opened yet"), ("resnet50_v2_torchvision", "a backbone's weights")]
+)
+def test_what_cannot_be_opened_is_not_fetched(monkeypatch: pytest.MonkeyPatch, name: str, why: str) -> None:
+    """It was downloaded before that was said, or was to be carried there by hand."""
+    monkeypatch.setenv("BOXWRIGHT_OFFLINE", "1")  # with which fetching would be another error
+    with pytest.raises(bw.CheckpointError, match=f"{name}: {why}"):
+        bw.load(name)
+
+
+def test_weights_to_start_from_may_be_a_backbones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOXWRIGHT_OFFLINE", "1")
+    with pytest.raises(bw.CheckpointError, match="could not be fetched: BOXWRIGHT_OFFLINE is set"):
+        find_weights("resnet50_v2_torchvision")
+    with pytest.raises(bw.CheckpointError, match="extremenet: not opened yet"):
+        find_weights("extremenet")

@@ -84,7 +84,8 @@ def _print_groups(listed: list[PublishedWeights], cached: set[str]) -> None:
     print(
         "\nAP: by their authors, on COCO's val2017; *: of what `weights info` says\n"
         "license: of the weights, as their publisher states it; info has the data's terms\n"
-        "not yet: of a kind that Boxwright does not open yet; refused: by its license, which info states"
+        "not yet: of a kind that Boxwright does not open yet\n"
+        "refused: by its license, which info states"
     )
 
 

@@ -49,7 +49,8 @@ def local_path(source: str | Path) -> Path:
         source: A path, "demo", the name of published weights, or hf://USER/NAME[@REVISION].
 
     Raises:
-        CheckpointError: If it can neither be reached nor found in a cache.
+        CheckpointError: If it can neither be reached nor found in a cache, or is no detector that can be opened, for
+            which nothing is fetched.
     """
     if (shipped := demo_model(source)) is not None:
         return shipped
@@ -57,7 +58,10 @@ def local_path(source: str | Path) -> Path:
     if address is not None:
         return fetch_model(address)
     weights = None if exists(source) else find_published(str(source))
-    return Path(source) if weights is None else fetch_published(weights)
+    if weights is None:
+        return Path(source)
+    weights.require_detector()
+    return fetch_published(weights)
 
 
 def unknown(source: str | Path) -> CheckpointError:
@@ -82,7 +86,10 @@ def find_weights(named: str, folder: str = "") -> tuple[str, str]:
     if exists(path):
         also = " (there are published weights of that name, too)" if find_published(named) else ""
         return path, note or (f"{named} is the path{also}" if also else "")
-    fetched = str(local_path(named))
-    if not exists(fetched):
+    weights = find_published(named)
+    if weights is None:
         raise CheckpointError(explain_unknown(named, "no such checkpoint"))
+    if weights.holds == "detector":
+        weights.require_detector()
+    fetched = str(fetch_published(weights))
     return fetched, f"{named} is {fetched}"

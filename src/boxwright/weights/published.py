@@ -115,16 +115,20 @@ class PublishedWeights:
         if self.refused:
             raise CheckpointError(f"{self.name} {self.refused}")
 
+    def require_detector(self) -> None:
+        """Raise a CheckpointError if it is no detector, or one that is not supported or not opened."""
+        self.check_supported()
+        if not self.opens:
+            what = "a backbone's weights, to start a training from" if self.holds == "backbone" else "not opened yet"
+            raise CheckpointError(f"{self.name}: {what}; `boxwright weights list` marks the names that can be opened")
+
     def configuration(self) -> m.TrainEvalPipelineConfig:
         """Return the configuration of the detector that it is.
 
         Raises:
             CheckpointError: If it is no detector, is of a kind that is not built, or has its configuration inside.
         """
-        self.check_supported()
-        if not self.opens:
-            what = "a backbone's weights, to start a training from" if self.holds == "backbone" else "not opened yet"
-            raise CheckpointError(f"{self.name}: {what}; `boxwright weights list` marks the names that can be opened")
+        self.require_detector()
         if not self.presets:
             raise CheckpointError(
                 f"{self.name}: no preset has its network, which the configuration in its archive describes: "
