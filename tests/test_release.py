@@ -221,3 +221,13 @@ def test_a_release_is_built_by_what_checks_it() -> None:
     steps = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["build"]["steps"]
     assert [step["run"] for step in steps if "run" in step] == ["make release-check"]
     assert '"pins": pins' in (ROOT / "release" / "check.py").read_text()
+
+
+def test_each_promise_about_security_names_the_test_that_holds_it() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 9
+    for _, _, tests in rows:
+        named = re.findall(r"`([^`]+)`", tests)
+        assert named
+        assert all((ROOT / name).is_file() for name in named), named

@@ -6,19 +6,21 @@ import json
 import logging
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
 
-from boxwright.base.errors import DataError
+from boxwright.base.errors import BoxwrightError, DataError
 from boxwright.cli.console import LogLines
 from boxwright.data.image_io import encode_png
 from boxwright.inference.fetch import fetch_image
 from boxwright.inference.predict import predict
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import VideoSource, WebImageSource, find_sources
+from boxwright.weights.download import Connection, download
 from tests.http_servers import running_server
 from tests.inference.blobs import find_blobs, picture_of
 
@@ -97,6 +99,32 @@ def test_a_server_that_misbehaves(number: int, server: str) -> None:
     require_none(str(refused.value))
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_a_server_that_misbehaves_towards_a_video(number: int, server: str) -> None:
+    """Frames arrive, or it ends in a line without what gives access."""
+    try:
+        frames = list(islice(VideoSource(with_secrets(server, f"{number}.mp4")).frames(), 2))
+    except DataError as error:
+        require_none(str(error))
+        assert "\n" not in str(error)  # noqa: PT017  # some cases are videos of one frame
+    else:
+        assert all(frame.image.shape == (60, 80, 3) for frame in frames)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_a_server_that_misbehaves_towards_weights(number: int, server: str, tmp_path: Path) -> None:
+    """The file is whole, or refused in a line without what gives access, and nothing is left under its name."""
+    try:
+        download(f"{server}/{number}.bin", tmp_path / "a", len(IMAGE), lambda *_: None, Connection(pauses=()))
+    except BoxwrightError as error:
+        require_none(str(error))
+        assert "\n" not in str(error)  # noqa: PT017  # the first cases are whole
+        assert not (tmp_path / "a").exists()
+    else:
+        assert (tmp_path / "a").read_bytes() == IMAGE
 
 
 def test_what_is_written_of_an_address_gives_no_access(
