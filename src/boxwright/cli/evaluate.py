@@ -106,7 +106,7 @@ def _evaluate(model_dir: Path, chosen: EvaluationConfiguration, out: Path | None
     # Before the imports below, which take seconds.
     require_checkpoint(model_dir)
     with importing():
-        from boxwright.base.files import write_whole
+        from boxwright.base.files import make_folder, write_whole
         from boxwright.config.load import dump_message
         from boxwright.evaluation.evaluate import evaluate, evaluate_by_workers, open_evaluation
         from boxwright.evaluation.write import ImageResults, about_evaluation, write_evaluation
@@ -131,9 +131,10 @@ def _evaluate(model_dir: Path, chosen: EvaluationConfiguration, out: Path | None
         else:
             evaluation = evaluate(opened, show_progress, results.add)
         about = about_evaluation(opened.model, settings, configuration.path, opened.runtime)
+        # First, since the evaluation counts as complete once it is written.
+        if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
+            write_whole(make_folder(folder) / "pipeline.config", dump_message(config))
         write_evaluation(evaluation, results, folder, step, rate, about)
-    if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
-        write_whole(folder / "pipeline.config", dump_message(config))
     console.print(f"evaluation at step {step}" + ("" if rate is None else f", learning rate {rate:g}"))
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}")

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from boxwright.base.errors import DataError
-from boxwright.base.files import make_folder
+from boxwright.base.errors import DataError, OutputError
+from boxwright.base.files import cause, make_folder, shown
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import encode_jpeg
 from boxwright.report.settings import ReportSettings
@@ -139,8 +139,12 @@ def copy_and_measure(
     if name:
         picture = picture.convert("RGB")
         picture.thumbnail((side, side))
-        # Not flushed to disk one by one, which would take minutes for thousands.
-        (folder / name).write_bytes(encode_jpeg(np.asarray(picture), _QUALITY))
+        content = encode_jpeg(np.asarray(picture), _QUALITY)
+        try:
+            # Not flushed to disk one by one, which would take minutes for thousands.
+            (folder / name).write_bytes(content)
+        except OSError as error:
+            raise OutputError(f"{shown(folder / name)}: could not be written: {cause(error)}") from None
     sharpness = float(cv2.Laplacian(luma, cv2.CV_64F).var())
     return Photo(name, float(luma.mean()), sharpness, _fingerprint(dataset, index))
 
