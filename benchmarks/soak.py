@@ -1,13 +1,14 @@
 """The server for an hour of good and hostile clients: what is asked well is answered, memory and descriptors stay.
 
-    python benchmarks/soak.py DETECTOR.onnx [--minutes 60] [--memory-mib 400] [--descriptors 60]
+    python benchmarks/soak.py DETECTOR.onnx [--other OTHER.onnx] [--minutes 60] [--memory-mib 400] [--descriptors 60]
 
 A server runs on the loopback address. Two clients ask it well, by every protocol in turn; others send pictures that
 take minutes, forms within forms, lists that would be padded, shapes that are never multiplied out and pictures of 49
 megapixels; hold connections without a word, with half a head or half a body; go away; and kill a process that decodes
 now and then. Every good request must be answered (503 and 504 while a hostile picture is being read count as an
-answer, but are few). After a quarter of the time, memory (of the server and its processes) and descriptors may not
-grow by more than is said. Written to `benchmarks/results/soak.json`.
+answer, but are few). With another detector the two take turns under the served file's name, and each reload is counted.
+After a quarter of the time, memory (of the server and its processes), descriptors and threads may not grow by more than
+is said. Written to `benchmarks/results/soak.json`.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ import json
 import os
 import platform
 import random
+import shutil
 import signal
 import socket
 import statistics
 import struct
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,7 @@ from serve_load import Server, serving
 RESULTS = Path(__file__).parent / "results"
 PREDICT, INFER = "/v1/models/detector:predict", "/v2/models/detector/infer"
 SAMPLE_S = 5.0
+RELOAD_S = 20.0
 TIMEOUT_S = 120.0
 Request = tuple[str, bytes, dict[str, str]]
 
@@ -111,6 +115,7 @@ class Soak:
         self.failures: list[str] = []
         self.latencies: list[float] = []
         self.health: list[float] = []
+        self.newest_version = 1
 
     def ask_well(self) -> None:
         """Ask by each protocol in turn, on a connection that is kept."""
@@ -182,6 +187,21 @@ class Soak:
                     os.kill(rng.choice(children), signal.SIGKILL)
                     self.hostile["killed a process"] += 1
 
+    def replace_file(self, served: Path, files: Sequence[Path]) -> None:
+        """Let the files take turns under the served one's name, and count the versions that the server names."""
+        number = 0
+        while not self.ended.wait(RELOAD_S):
+            number += 1
+            beside = served.with_name(f".{served.name}.next")
+            shutil.copy(files[number % len(files)], beside)
+            beside.replace(served)
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection = http.client.HTTPConnection(*self.address, timeout=TIMEOUT_S)
+                connection.request("GET", "/v1/models/detector")
+                versions = json.loads(connection.getresponse().read())["model_version_status"]
+                connection.close()
+                self.newest_version = max(self.newest_version, *(int(one["version"]) for one in versions))
+
     def watch_health(self) -> None:
         """Ask for health each second: the server is never frozen."""
         while not self.ended.wait(1.0):
@@ -219,16 +239,19 @@ def sample(server: Server, began: float) -> dict[str, float]:
         "server_mib": round(server.memory_mib(), 1),
         "decoders_mib": round(sum(memory), 1),
         "descriptors": len(os.listdir(f"/proc/{server.pid}/fd")),
+        "threads": len(os.listdir(f"/proc/{server.pid}/task")),
     }
 
 
 @contextlib.contextmanager
-def clients(soak: Soak) -> Iterator[None]:
-    """Let all clients ask, until the end of the block."""
+def clients(soak: Soak, served: Path, files: Sequence[Path]) -> Iterator[None]:
+    """Let all clients ask, until the end of the block; several files take turns under the served one's name."""
     kinds: list[Callable[[], None]] = [
         soak.ask_well, soak.ask_well, soak.ask_badly, soak.ask_badly, soak.hold, soak.kill, soak.watch_health
     ]  # fmt: skip
     threads = [threading.Thread(target=kind, name=kind.__name__) for kind in kinds]
+    if len(files) > 1:
+        threads.append(threading.Thread(target=soak.replace_file, args=(served, files)))
     for thread in threads:
         thread.start()
     try:
@@ -250,22 +273,28 @@ def main() -> None:
     """Run, write, draw; end with an error where something failed or grew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--other", type=Path, help="a detector that takes turns with the first")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--memory-mib", type=float, default=400, help="by how much memory may grow")
     parser.add_argument("--descriptors", type=int, default=60, help="by how many descriptors may grow")
+    parser.add_argument("--threads", type=int, default=10, help="by how many threads may grow")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS / "soak.json")
     given = parser.parse_args()
     samples: list[dict[str, float]] = []
-    with serving(given.model, "--max_connections", "400") as server:
+    files = [path for path in (given.model, given.other) if path]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        served = Path(shutil.copy(given.model, Path(folder, "detector.onnx")))
+        server = stack.enter_context(serving(served, "--watch", "--max_connections", "400"))
         soak, began = Soak(server, given.seed), time.monotonic()
-        with clients(soak):
+        with clients(soak, served, files):
             while time.monotonic() - began < 60 * given.minutes:
                 time.sleep(SAMPLE_S)
                 samples.append(sample(server, began))
                 if len(samples) % 12 == 0:
                     print(f"{samples[-1]} {dict(soak.codes)} {len(soak.failures)} failures", flush=True)
-    memory, descriptors = grown(samples, ("server_mib", "decoders_mib")), grown(samples, ("descriptors",))
+    memory = grown(samples, ("server_mib", "decoders_mib"))
+    descriptors, threads = grown(samples, ("descriptors",)), grown(samples, ("threads",))
     busy = soak.codes["503"] + soak.codes["504"]
     found: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
@@ -278,12 +307,17 @@ def main() -> None:
         "health_slowest_s": round(max(soak.health, default=0), 2),
         "memory_grown_mib": round(memory, 1),
         "descriptors_grown": descriptors,
+        "threads_grown": threads,
+        "reloads": soak.newest_version - 1,
         "samples": samples,
     }
     given.out.write_text(json.dumps(found, indent=1) + "\n")
     print({name: value for name, value in found.items() if name != "samples"})
-    if soak.failures or memory > given.memory_mib or descriptors > given.descriptors or busy > 0.2 * soak.codes["200"]:
-        raise SystemExit("a good request failed or was refused too often, or memory or descriptors grew")
+    is_steady = memory <= given.memory_mib and descriptors <= given.descriptors and threads <= given.threads
+    if soak.failures or not is_steady or busy > 0.2 * soak.codes["200"]:
+        raise SystemExit("a good request failed or was refused too often, or memory, descriptors or threads grew")
+    if given.other and soak.newest_version == 1:
+        raise SystemExit("no new file was served")
 
 
 if __name__ == "__main__":
