@@ -101,7 +101,7 @@ def test_a_training_from_scratch_goes_all_the_way(few_pictures: Path) -> None:
     assert [line for line in lines if line.startswith("next: open ")] == [
         "next: open demo/report-0.01-minutes/index.html"
     ]
-    assert output.count("\nAP75 ") == 1  # the table of metrics
+    assert output.count("\nAP of small objects ") == 1  # the table of metrics
     assert any(line.startswith("after 0.01 minutes of training from scratch: AP 0.") for line in lines)
     model = few_pictures / "demo" / "model-0.01-minutes"
     assert (model / "ckpt-50.pt").is_file()  # the fewest steps that are trained in any time

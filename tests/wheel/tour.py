@@ -96,7 +96,7 @@ def test_the_first_minute(tmp_path: Path) -> None:
     offline = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"}
     environment = {**os.environ, **offline, "BOXWRIGHT_OFFLINE": "1"}
     lines = shell("demo", cwd=tmp_path, env=environment).splitlines()
-    assert lines[-1] == "open demo/report/index.html"
+    assert lines[-1] == "next: open demo/report/index.html"
     (line,) = (line for line in lines if line.endswith(" on 72 pictures that training did not use"))
     assert float(line.split()[3]) > 0.85
     assert (tmp_path / "demo" / "report" / "index.html").is_file()
