@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from boxwright.base.errors import ConfigError
+from boxwright.cli.main import app
 from boxwright.data import sample_data
 from boxwright.data.image_io import read_image
 from tests.cli.test_commands import run
@@ -93,7 +95,8 @@ def test_white_cells_are_where_the_annotations_have_them(few_pictures: Path) -> 
 
 @pytest.mark.slow
 def test_a_training_from_scratch_goes_all_the_way(few_pictures: Path) -> None:
-    output = run("demo", "--train", "--minutes", 0.01)
+    # Without a capture around it, which would forget what was printed before --quiet.
+    output = CliRunner().invoke(app, ["demo", "--train", "--minutes", "0.01"]).output
     lines = output.strip().splitlines()
     commands = [line.split()[2] for line in lines if line.startswith("$ boxwright ")]
     assert commands == ["train", "evaluate", "export", "compare"]
@@ -133,10 +136,6 @@ def test_options_that_do_not_go_together(words: list[object], wanted: str, tmp_p
 
 
 def refused(*words: object) -> None:
-    from typer.testing import CliRunner
-
-    from boxwright.cli.main import app
-
     error = CliRunner().invoke(app, [str(word) for word in words]).exception
     if error is not None:
         raise error
