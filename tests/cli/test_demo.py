@@ -110,7 +110,7 @@ def test_a_training_from_scratch_goes_all_the_way(few_pictures: Path) -> None:
     assert (model / "export" / "detector.onnx").is_file()
     assert (few_pictures / "demo" / "comparison-0.01-minutes" / "index.html").is_file()
     # Once more: the run is complete, and is evaluated again.
-    again = run("demo", "--train", "--minutes", 0.01)
+    again = CliRunner().invoke(app, ["demo", "--train", "--minutes", "0.01"]).output
     assert "already trained for 50 of 50 steps" in again
     assert "next: open demo/report-0.01-minutes/index.html" in again
 
