@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def ours(preset: str, case: Case, weights: Callable[[bw.Detector], None]) -> Sid
     ones = torch.ones(batch, OBJECTS)
     targets = Targets(torch.cat([low, high], -1) * side, case.labels, ones, ones > 0)
     sizes = torch.tensor([[side, side]] * batch)
-    inputs = Batch(case.images.permute(0, 3, 1, 2), sizes, targets, [""] * batch)
+    inputs = Batch(case.images.permute(0, 3, 1, 2), sizes, targets, ("",) * batch)
     plan = build_training(config, workers=0)
     # The other side keeps no average either.
     plan = replace(plan, optimizer=replace(plan.optimizer, average_decay=None))
@@ -138,7 +139,7 @@ def theirs(
     def step() -> float:
         optimizer.zero_grad()
         loss = compute_loss(network.train(), pixels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(network.parameters(), 0.1)
         optimizer.step()
         return float(loss.detach())
@@ -171,9 +172,8 @@ def rf_detr(size: str, batch: int) -> tuple[Side, Side]:
 
     def compute_loss(model: torch.nn.Module, pixels: Tensor) -> Tensor:
         terms = criterion(model(pixels, targets), targets)
-        return torch.stack(
-            [terms[name] * weight for name, weight in criterion.weight_dict.items() if name in terms]
-        ).sum()
+        weighted = [terms[name] * weight for name, weight in criterion.weight_dict.items() if name in terms]
+        return torch.stack(weighted).sum()
 
     side = torch.tensor([[given.resolution] * 2])
     optimizer = torch.optim.AdamW(get_param_dict(options, network), lr=1e-4, weight_decay=1e-4)
@@ -187,7 +187,7 @@ def normalized(case: Case) -> Tensor:
     from boxwright.nn.preprocessing import IMAGENET, FixedShapeResizer
 
     side = case.images.shape[1]
-    inputs, _ = Preprocessor(FixedShapeResizer(side, side), IMAGENET)(case.images)
+    inputs: Tensor = Preprocessor(FixedShapeResizer(side, side), IMAGENET)(case.images)[0]
     return inputs.contiguous()
 
 
@@ -222,8 +222,8 @@ def d_fine(size: str, batch: int) -> tuple[Side, Side]:
 
 
 PAIRS: dict[str, Callable[[int], tuple[Side, Side]]] = {
-    **{f"rf_detr_{size}": lambda batch, size=size: rf_detr(size, batch) for size in ("nano", "small")},
-    **{f"d_fine_{size}": lambda batch, size=size: d_fine(size, batch) for size in ("n", "s")},
+    **{f"rf_detr_{size}": partial(rf_detr, size) for size in ("nano", "small")},
+    **{f"d_fine_{size}": partial(d_fine, size) for size in ("n", "s")},
 }
 OTHERS = {"rf_detr": "rfdetr", "d_fine": "transformers"}
 

@@ -112,9 +112,11 @@ def measure_detection(preset: str, precision: str, batch: int, seconds: float, d
     again: list[int] = []
     exactly = Nms.image_by_image
 
-    def counting(nms: Nms, *tensors: torch.Tensor, indices: Sequence[int]) -> PaddedDetections:
+    def counting(
+        nms: Nms, boxes: torch.Tensor, scores: torch.Tensor, windows: torch.Tensor, indices: Sequence[int]
+    ) -> PaddedDetections:
         again.extend(indices)
-        return exactly(nms, *tensors, indices)
+        return exactly(nms, boxes, scores, windows, indices)
 
     with mock.patch.object(Nms, "image_by_image", counting):
         if device.type == "cuda":
@@ -152,10 +154,14 @@ def measure_training(preset: str, precision: str, batch: int, seconds: float, de
     return row
 
 
+def _nothing_to_wait_for() -> None:
+    """Return at once: a CPU has computed what it was told."""
+
+
 def timed(run: Callable[[], object], batch: int, seconds: float, device: torch.device) -> dict[str, Any]:
     """Return images per second by the median call, GiB at most, launches of a call and the share of busy time."""
     on_gpu = device.type == "cuda"
-    synchronize = torch.cuda.synchronize if on_gpu else lambda: None
+    synchronize: Callable[[], object] = torch.cuda.synchronize if on_gpu else _nothing_to_wait_for
     if on_gpu:
         torch.cuda.empty_cache()
     for _ in range(3):
@@ -176,13 +182,14 @@ def timed(run: Callable[[], object], batch: int, seconds: float, device: torch.d
 def profiled(run: Callable[[], object]) -> dict[str, Any]:
     """Return the kernels and copies that a call launches, the share of its time in which they run, and GiB at most."""
     peak = torch.cuda.max_memory_allocated() / GIB
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    profiler: Any = torch.profiler  # which lacks annotations in part
+    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as profile:
         began = time.perf_counter()
         for _ in range(_PROFILED):
             run()
         torch.cuda.synchronize()
         passed = time.perf_counter() - began
-    events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = [event for event in profile.events() if event.device_type.name == "CUDA"]
     busy = sum(event.time_range.elapsed_us() for event in events) / 1e6 / passed
     return {"launches": len(events) // _PROFILED, "busy": round(min(busy, 1.0), 2), "gib": round(peak, 2)}
 
