@@ -32,7 +32,7 @@ from boxwright.base.files import (
     unique_stem,
     write_whole,
 )
-from boxwright.base.limits import IMAGE_PIXELS, LIMITS, Limit
+from boxwright.base.limits import IMAGE_PIXELS, LIMITS, REMOTE_CACHE_BYTES, Limit
 from boxwright.config.load import parse_message
 from boxwright.data import archives
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
@@ -212,7 +212,7 @@ def test_stems_are_names_and_all_different() -> None:
 
 
 def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 20
+    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 21
     assert "BOXWRIGHT_MAX_IMAGE_PIXELS" in IMAGE_PIXELS.exceeded(10**9)
     assert not IMAGE_PIXELS.exceeded(10**8)
     monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "2e9")
@@ -224,7 +224,10 @@ def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow_cases("pattern_seconds", "trial_bytes", "trial_seconds")
-@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+# What is over the cache's limit is removed, not refused (test_remote.py).
+@pytest.mark.parametrize(
+    "limit", [limit for limit in LIMITS if limit is not REMOTE_CACHE_BYTES], ids=lambda limit: limit.name
+)
 def test_every_limit_holds_and_is_a_users(limit: Limit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is allowed by default is refused where a user allows 1, by an error that names the variable."""
     use = USES[limit.name]

@@ -60,6 +60,7 @@ def test_a_signal_to_the_group_saves_and_is_the_status(
     assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-2.pt"]
 
 
+@pytest.mark.slow
 def test_time_that_is_up_is_a_temporary_failure_and_completion_is_none(small_config: Path, tmp_path: Path) -> None:
     options = ("--workers", "0", "--no-evaluate", "--set", "train_config.num_steps=100000")
     up = run(small_config, tmp_path / "m", *options, "--max_seconds", "0.01")

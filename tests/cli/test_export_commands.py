@@ -142,6 +142,7 @@ def test_inspecting_and_predicting_without_pytorch(file: Path, project: Path, tm
         assert "is exported: its precision is fixed" in refused
 
 
+@pytest.mark.slow
 def test_very_many_pictures_videos_and_tiles_without_pytorch(file: Path, project: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

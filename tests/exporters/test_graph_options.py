@@ -121,6 +121,7 @@ def same_detections(detector: bw.Detector, path: Path, images: list[NDArray[np.u
             assert (np.abs(found.boxes[found.labels == label] - box).max(1) < 2).any()
 
 
+@pytest.mark.slow
 def test_a_detector_in_float16_of_fixed_shape(tmp_path: Path) -> None:
     """All at once, as each export takes seconds: half the size, the same detections, and a graph without open sizes."""
     exported, path = exported_detector(), tmp_path / "half.onnx"

@@ -31,7 +31,6 @@ NAMED = {
     "nn/ops/pasted_masks.py",
     "families/center_net/postprocessing/masks.py",
     "nn/postprocessing/masks.py",
-    "nn/postprocessing/postprocessor.py",
 }
 
 

@@ -411,8 +411,8 @@ def multiscale(case: Case) -> None:
             rows = case.array(f"in/call{call}")
             return RawDetections(exclusive(rows[:, 1:5])[None], torch.from_numpy(rows[None, :, 5].copy()), (1, 1))
 
-        def select(self, call: int, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
-            del call, true_sizes
+        def select(self, call: int, raw: RawDetections, true_sizes: Tensor, suppress: object) -> PaddedDetections:
+            del call, true_sizes, suppress
             labels = torch.zeros(raw.scores.shape, dtype=torch.int64)
             return PaddedDetections(raw.boxes, raw.scores, labels, labels, torch.ones_like(labels, dtype=torch.bool))
 

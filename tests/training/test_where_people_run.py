@@ -82,7 +82,10 @@ def test_read_only_shared_memory_is_enough_without_workers(small_config: Path, t
     [
         ("ro,size=1m", (), "shared memory (/dev/shm), which data workers need, cannot be used here"),
         # Four pictures of 320 × 320 take more than a megabyte.
-        ("size=1m", ("--imgsz", "320"), "shared memory, through which workers pass batches, is full"),
+        pytest.param(
+            *("size=1m", ("--imgsz", "320"), "shared memory, through which workers pass batches, is full"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_shared_memory_that_is_unusable_or_small_is_one_line(

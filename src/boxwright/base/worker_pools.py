@@ -97,6 +97,7 @@ def over_processes(
         for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool:
+        pool.shutdown()  # a process's pipe closes before its status is known, for which this waits
         if any(child.exitcode == UNGUARDED for child in children):
             raise DataError(missing_guard("each worker")) from None
         raise DataError(

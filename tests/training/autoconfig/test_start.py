@@ -290,6 +290,7 @@ def test_minutes_choose_the_length(tmp_path: Path) -> None:
         init_config(tmp_path / "data", tmp_path / "b.config", InitSettings(minutes=1, epochs=1))
 
 
+@pytest.mark.slow
 def test_steps_are_timed_with_the_changes_that_the_run_will_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

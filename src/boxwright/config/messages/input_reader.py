@@ -5,6 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from __future__ import annotations
 
+from boxwright.base.remote import is_remote
 from boxwright.config.field import Enum, UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.rules import QUEUE, SHUFFLED, any_of, excludes, refuse
@@ -128,6 +129,13 @@ class TFRecordInputReader(Message):
 class ExternalInputReader(Message):
     """Empty extension point for a custom reader; takes no settings."""
 
+_LOCALLY = "for records at an address; of local data each epoch is shuffled as a whole"
+
+def _is_local(reader: InputReader) -> bool:
+    """Return whether nothing that a reader reads in sequence is at an address."""
+    records = reader.tf_record_input_reader
+    return records is None or not any(is_remote(path) for path in records.input_path)
+
 class InputReader(Message):
     """Where training or evaluation data comes from and how it is read."""
 
@@ -135,20 +143,22 @@ class InputReader(Message):
     label_map_path: str = field("", "Path of the label map file (.pbtxt) that lists the classes.")
     shuffle: bool = field(True, "Read files and examples in random order.")
     shuffle_buffer_size: UInt32 = number(2048, "[0, inf)",
-        "Number of examples to shuffle among, of records at an address; local data are shuffled as a whole.")
+        "Number of examples to shuffle among, of records at an address.", note=_LOCALLY, note_when=_is_local)
     filenames_shuffle_buffer_size: UInt32 = field(100,
         "Number of file names held to shuffle among; above 0 when shuffle is on.", no_effect=SHUFFLED)
     num_epochs: UInt32 = field(0, "How often to go through the data; 0 = without end.")
     sample_1_of_n_examples: UInt32 = field(1, "Keep only every n-th example; 1 = keep all.")
     num_readers: UInt32 = number(64, "(0, inf)",
-        "Number of input files read in turn at once, of records at an address; affects example order.")
+        "Number of input files read in turn at once, of records at an address; affects example order.",
+        note=_LOCALLY, note_when=_is_local)
     num_parallel_batches: UInt32 = field(8, "Number of batches decoded in parallel.", no_effect=QUEUE)
     num_prefetch_batches: int = field(2, "Number of finished batches prepared ahead.", no_effect=QUEUE)
     queue_capacity: UInt32 = field(2000, "Deprecated: capacity of the old input queue.", no_effect=QUEUE)
     min_after_dequeue: UInt32 = field(1000,
         "Deprecated: examples kept in the old queue for shuffling.", no_effect=QUEUE)
     read_block_length: UInt32 = number(32, "(0, inf)",
-        "Consecutive records taken from one file before moving on to the next file, of records at an address.")
+        "Consecutive records taken from one file before moving on to the next file, of records at an address.",
+        note=_LOCALLY, note_when=_is_local)
     prefetch_size: UInt32 = field(512,
         "Deprecated: number of records to prefetch; use num_prefetch_batches.", no_effect=QUEUE)
     num_parallel_map_calls: UInt32 = field(64,
