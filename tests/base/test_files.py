@@ -217,7 +217,7 @@ def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -
     assert not IMAGE_PIXELS.exceeded(10**8)
     monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "2e9")
     assert not IMAGE_PIXELS.exceeded(10**9)
-    for bad in ("many", "-1", "nan", "0", "inf"):
+    for bad in ("many", "-1", "nan", "0", "inf", "1_000", "\u0661\u0660"):
         monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", bad)
         with pytest.raises(ConfigError, match="expected a number of 1 or more"):
             _ = IMAGE_PIXELS.value

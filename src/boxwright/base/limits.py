@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.text import to_number
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Limit:
         if not text:
             return self.default
         try:
-            number = float(text)
+            number = to_number(text)
         except ValueError:
             number = 0.0
         if not 1 <= number < 2**63:

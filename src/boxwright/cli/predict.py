@@ -93,6 +93,7 @@ def predict_command(
     from boxwright.cli.progress import progress_bar
     from boxwright.inference.predict import predict
     from boxwright.inference.sources import ArraySource, find_sources, read_by_white_level, reconnecting
+    from boxwright.weights.demo_model import model_name
 
     # Before the model is opened, which takes seconds: a missing image is named at once.
     opened = reconnecting(find_sources(sources)) if settings.reconnect else find_sources(sources)
@@ -118,7 +119,7 @@ def predict_command(
         suggest("serve", model_dir)
     else:
         slow = detector.device == CPU and done.pictures > _MANY_IMAGES
-        suggest("export", model_dir, when=f"for {_FASTER}" if slow else "")
+        suggest("export", model_name(model_dir), when=f"for {_FASTER}" if slow else "")
 
 
 def _print_predictions(done: PredictionCounts, out: str, settings: PredictionSettings) -> None:

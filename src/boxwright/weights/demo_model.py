@@ -26,5 +26,5 @@ def demo_model(source: str | Path) -> Path | None:
 
 
 def model_name(path: Path) -> str:
-    """Return what a report calls the model at a path: "demo" for the shipped detector, wherever it is installed."""
+    """Return what a model at a path is called: "demo" for the shipped detector, wherever it is installed."""
     return DEMO if path == DEMO_MODEL else str(path)
