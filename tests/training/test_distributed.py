@@ -27,10 +27,13 @@ from boxwright.training.train import _check_processes
 from boxwright.types import Sample
 from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests import forked
+from tests.d_fines import D_FINE
+from tests.training.detrs import write_config
 from tests.training.every_resizer import RESIZERS
 
 OWN_INITIALIZERS = True
 
+DEIM = D_FINE.replace("num_queries: 20 }", "num_queries: 20 activation: SILU }")
 SMOOTH = [
     # Smooth throughout, and normalized over all processes: what is left between runs is rounding.
     "model.ssd.feature_extractor.conv_hyperparams.activation=SWISH",
@@ -68,14 +71,14 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def run_two(config: Path, model_dir: Path) -> str:
+def run_two(config: Path, model_dir: Path, *arguments: str) -> str:
     """Run two processes as torchrun starts them, but with PyTorch imported; return what both wrote."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-m", "boxwright", "train", "--pipeline_config_path", str(config)]
-    command += ["--model_dir", str(model_dir), "--log_every_n", "1", "--workers", "0"]
+    command += ["--model_dir", str(model_dir), "--log_every_n", "1", "--workers", "0", *arguments]
 
     def start(rank: int) -> str:
         place = {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -121,6 +124,34 @@ def test_two_processes_are_one_with_the_whole_batch(mobilenet_config: Path, tmp_
     # The same weights, evaluated by one process and by two: the same detections.
     metrics = bw.evaluate(bw.load_config(config), tmp_path / "two")
     assert metrics == pytest.approx({name: two[-1][name] for name in metrics}, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_two_processes_of_deim_mix_and_restart_alike(small_config: Path, tmp_path: Path) -> None:
+    """A batch's parts are blended, both restart from the best state, and a resumed run has the same bits."""
+    config = write_config(small_config, DEIM, tmp_path / "deim.config")
+    changes = [
+        "train_config.num_steps=5",
+        "train_config.batch_mixup={ probability: 1 }",
+        "train_config.restart_from_best_step=3",
+        "train_config.optimizer.use_moving_average=true",
+        "eval_config.use_moving_averages=true",
+    ]
+    config.write_text(dump_message(bw.load_config(config, changes)))
+    shared = ("--evaluate_every_n", "2", "--checkpoint_every_n", "1", "--best_metric", "Loss/total_loss")
+    output = run_two(config, tmp_path / "whole", *shared)
+    assert "step 3: training goes on from the best state, of step 2" in output
+    run_two(config, tmp_path / "parts", *shared, "--num_train_steps", "4")
+    run_two(config, tmp_path / "parts", *shared, "--num_train_steps", "5")
+    whole, parts = (read_checkpoint(tmp_path / name / "ckpt-5.pt") for name in ("whole", "parts"))
+    for part in ("network", "average"):
+        assert whole[part].keys() == parts[part].keys()
+        assert all(torch.equal(whole[part][name], parts[part][name]) for name in whole[part]), part
+    # Blended images are others: so are the losses of the first step.
+    config.write_text(dump_message(bw.load_config(config, ["train_config.batch_mixup.probability=0"])))
+    run_two(config, tmp_path / "plain", "--num_train_steps", "1", "--no-evaluate")
+    losses = [lines(tmp_path / name)[0]["Loss/total_loss"] for name in ("whole", "plain")]
+    assert losses[0] != pytest.approx(losses[1], rel=1e-3)
 
 
 class TwoSizes(ShapesDataset):
