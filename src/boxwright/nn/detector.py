@@ -242,6 +242,9 @@ class Detector(nn.Module):
                 what is predicted for it.
             scale: As for `detect`.
             context: As for `detect`.
+
+        Returns:
+            For each image, in order, its detections and the losses by name; without `losses` there are none.
         """
         tensors = image_tensors(images, scale, self.image_channels, self.white_level)
 
