@@ -116,6 +116,15 @@ def test_looks_see_other_sizes_and_the_detector_stays_as_it_was() -> None:
     assert detector.preprocessor.resizer.output_size == (64, 64)
 
 
+def test_views_are_detected_in_the_precision_of_the_detector() -> None:
+    """Whose weights are cast once."""
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+    detector = detector_of().optimize(dtype=torch.bfloat16)
+    many = MultiScaleDetector(detector, MultiScale((InputSize(64, 64),), Voting(1.1), 10_000))
+    found, plain = many.detect([image])[0], detector.detect([image])[0]
+    assert torch.isin(plain.scores, found.scores).all()
+
+
 def test_grey_images() -> None:
     grey = np.random.default_rng(0).integers(0, 256, (90, 60), np.uint8)
     looks = MultiScaleDetector(detector_of(), MultiScale((InputSize(64, 64),), Voting()))

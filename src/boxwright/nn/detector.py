@@ -180,7 +180,10 @@ class Detector(nn.Module):
         if device.type == "cpu" and dtype == torch.float32 and not compile:
             replace_by_winograd(self.network, sizes)
         if dtype != torch.float32:
-            _cast_layers(sizes, dtype)
+            # Autocast would cast their weights anew at each call. Layers that are not called by themselves stay
+            # float32: other modules read their weights (deformable convolutions).
+            for layer in sizes:
+                layer.to(dtype)
         self.optimized, self.dtype = True, dtype
         if compile:
             self.network.compile(dynamic=False)
@@ -291,15 +294,6 @@ class Detector(nn.Module):
         for numbers in _grouped(range(len(inputs)), lambda number: inputs[number][0].shape[1:]):
             pixels, sizes = zip(*(inputs[number] for number in numbers), strict=True)
             yield [index for number in numbers for index in same_size[number]], _joined(pixels), _joined(sizes)
-
-
-def _cast_layers(called: Iterable[nn.Module], dtype: torch.dtype) -> None:
-    """Cast the weights of the layers that a run calls, which autocast would cast anew at each call.
-
-    What is not called has readers of its own: deformable convolutions, which compute in float32.
-    """
-    for module in called:
-        module.to(dtype)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

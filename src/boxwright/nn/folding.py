@@ -33,12 +33,12 @@ def input_sizes(network: nn.Module, run: Callable[[], object]) -> dict[nn.Module
     """
     sizes: dict[nn.Module, torch.Size] = {}
 
-    def sees(conv: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def sees(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         if not inputs:  # called by name
             return
         size = inputs[0].shape
-        if size.numel() > (sizes[conv].numel() if conv in sizes else 0):
-            sizes[conv] = size
+        if size.numel() > (sizes[layer].numel() if layer in sizes else 0):
+            sizes[layer] = size
 
     with ExitStack() as hooks:
         for module in network.modules():

@@ -5,6 +5,7 @@ Dimensions: D detections of one image.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -267,15 +268,9 @@ class MultiScaleDetector:
             resizer = replace(preprocessor.resizer, height=height, width=width)  # type: ignore[type-var]
             preprocessor = preprocessor.with_resizer(resizer)
         # The network is the same: only the resizer differs from view to view.
-        sized = Detector(
-            preprocessor,
-            plain.network,
-            plain.criterion,
-            plain.postprocessor,
-            num_classes=plain.num_classes,
-            categories=plain.categories,
-        )
-        (detections,) = sized.train(plain.training).detect([view.image], "pixels", context)
+        sized = copy.copy(plain)
+        sized.preprocessor = preprocessor
+        (detections,) = sized.detect([view.image], "pixels", context)
         for what, values in (("keypoints", detections.keypoints), ("temporal offsets", detections.temporal_offsets)):
             if values is not None:
                 raise ConfigError(f"multi_scale: voting merges boxes, but not the {what} that this detector predicts")

@@ -452,7 +452,7 @@ class Preprocessor(nn.Module):
     def to_inputs(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return as `forward`, with the sizes on the CPU."""
         on_device = without_wait(images, self.scale.device)
-        # A GPU is told once for all; one image at a time stays in a CPU's caches.
+        # A GPU resizes a batch with few launches; a CPU is faster image by image, as each fits in its caches.
         parts = [self.resizer(part) for part in ([on_device] if on_device.is_cuda else on_device.split(1))]
         pixels = parts[0][0] if len(parts) == 1 else torch.cat([part for part, _ in parts])
         sizes = torch.tensor([parts[0][1]] * len(images), dtype=torch.int64)

@@ -169,7 +169,7 @@ def replace_by_winograd(network: nn.Module, sizes: Mapping[nn.Module, torch.Size
 
     Args:
         network: In evaluation mode, float32, on a CPU.
-        sizes: As `input_sizes` returns them; other convolutions stay.
+        sizes: As `input_sizes` returns them; other layers stay.
     """
     layers = {conv: winograd_layer(conv, size) for conv, size in sizes.items() if isinstance(conv, nn.Conv2d)}
     replaced: dict[nn.Module, nn.Module] = {conv: layer for conv, layer in layers.items() if layer is not None}

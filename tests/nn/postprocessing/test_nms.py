@@ -258,6 +258,18 @@ def test_a_gpu_suppresses_crowded_equal_and_degenerate_boxes_as_a_cpu(seed: int)
     assert torch.equal(found.boxes, expected.boxes)
 
 
+@pytest.mark.parametrize("most", [300, 1000])
+def test_a_gpu_counts_exactly_where_the_network_computes_in_half_precision(most: int) -> None:
+    """Under autocast, which bfloat16 counts to 256 in; no box overlaps another."""
+    corners = torch.arange(1200.0)[None, :, None] * 20
+    boxes, scores = torch.cat([corners, corners, corners + 10, corners + 10], -1), torch.linspace(1, 0.1, 1200)[None]
+    labels = torch.zeros(1, 1200, dtype=torch.long)
+    with torch.autocast("cpu", torch.bfloat16):
+        kept, certain = fixed_shape.suppress_in_checked_rounds(boxes, scores, labels, 1, 0.5, most)
+    assert certain.all()
+    assert kept[0].nonzero().squeeze(1).tolist() == list(range(most))
+
+
 @pytest.mark.parametrize("equal", [False, True])
 @pytest.mark.parametrize("seed", [2, 6])
 def test_a_gpu_lowers_scores_in_rounds_as_a_cpu_one_after_the_other(seed: int, equal: bool) -> None:
@@ -268,8 +280,7 @@ def test_a_gpu_lowers_scores_in_rounds_as_a_cpu_one_after_the_other(seed: int, e
     nms = replace(hard(0.0, iou=0.6), max_total_detections=60, lowering=LinearLowering(0.1, 0.05))
     found, expected = nms.in_rounds(boxes, scores, windows), nms(boxes, scores, windows)
     assert found.complete is not None
-    if not equal:
-        assert found.complete[:2].all()
+    assert bool(found.complete[:2].all()) is not equal
     for image in found.complete.nonzero().squeeze(1).tolist():
         ours, theirs = found.image(image), expected.image(image)
         torch.testing.assert_close(ours.scores, theirs.scores, atol=1e-6, rtol=1e-5)

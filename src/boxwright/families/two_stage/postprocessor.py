@@ -94,10 +94,8 @@ class TwoStagePostprocessor:
         if self.clip_first:
             height, width = true_sizes.to(boxes).view(-1, 2, *[1] * (boxes.ndim - 2)).unbind(1)
             boxes = clip_boxes(boxes, height, width)
-        detections, all_proposed = (
-            suppress(self.nms, boxes, scores, true_sizes.to(boxes)),
-            predictions.proposals.complete,
-        )
+        detections = suppress(self.nms, boxes, scores, true_sizes.to(boxes))
+        all_proposed = predictions.proposals.complete
         if detections.complete is None or all_proposed is None:
             return detections
         # Proposals may have been incomplete before: the whole is exact only if both are.

@@ -186,17 +186,23 @@ class Nms:
         """Return `in_tensors`'s result for greedy suppression; complete only if the rounds sufficed."""
         certain: list[Tensor] = []
 
-        def in_checked_rounds(*pairs: Any) -> Tensor:
-            kept, sure = suppress_in_checked_rounds(*pairs)
-            certain.append(sure)
-            return kept
+        def noting(function: Callable[..., tuple[Any, Tensor]]) -> Callable[..., Any]:
+            """Return a function without the second value of its result, which is noted."""
 
-        def lowered(*given: Any) -> fixed_shape.Selection:
-            selection, sure = fixed_shape.lowered_in_checked_rounds(*given)
-            certain.append(sure)
-            return selection
+            def run(*arguments: Any) -> Any:
+                result, sure = function(*arguments)
+                certain.append(sure)
+                return result
 
-        detections = self.in_tensors(boxes, scores, windows, suppress_pairs=in_checked_rounds, lower=lowered)
+            return run
+
+        detections = self.in_tensors(
+            boxes,
+            scores,
+            windows,
+            suppress_pairs=noting(suppress_in_checked_rounds),
+            lower=noting(fixed_shape.lowered_in_checked_rounds),
+        )
         complete = cast(Tensor, detections.complete)
         for sure in certain:
             complete = complete & sure
@@ -398,17 +404,16 @@ def suppress_on_cuda(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments:
     overlaps are longer than the rounds, are suppressed one by one. More candidates than fit are suppressed by
     torchvision's kernel, which synchronizes too.
     """
-    nms, detections, rest = _from_operator(arguments), None, list(range(len(scores)))
-    if nms.is_greedy:
-        if fixed_shape.fits_on_gpu(scores, nms.max_total_detections):
-            detections = nms.in_rounds(boxes, scores, windows)
-        else:
-            detections = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs_together)
-        rest = image_by_image.incomplete_images(cast(Tensor, detections.complete))
-    if detections is not None and not rest:
-        return _tensors(detections)
-    exact = nms.image_by_image(boxes, scores, windows, rest)
-    return _tensors(exact if detections is None else detections.with_images(rest, exact))
+    nms = _from_operator(arguments)
+    if not nms.is_greedy:
+        return _tensors(nms.image_by_image(boxes, scores, windows, range(len(scores))))
+    if fixed_shape.fits_on_gpu(scores, nms.max_total_detections):
+        detections = nms.in_rounds(boxes, scores, windows)
+    else:
+        detections = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs_together)
+    if rest := image_by_image.incomplete_images(cast(Tensor, detections.complete)):
+        detections = detections.with_images(rest, nms.image_by_image(boxes, scores, windows, rest))
+    return _tensors(detections)
 
 
 def pair_decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:

@@ -58,8 +58,8 @@ def compute_detections_on_cpu(
 ) -> tuple[list[Detections[Tensor]], list[Tensor]]:
     """Return each image's detections and other tensors, on the CPU.
 
-    On a GPU a whole batch is suppressed in tensors of fixed shape and copied once. These hold only the best candidates:
-    images of which more could matter, which the copy tells, are suppressed again, on the GPU too.
+    On a GPU a whole batch is suppressed in tensors of fixed shape and copied once. These hold only the best candidates;
+    the images for which that is not enough, as the copy tells, are suppressed again, on the GPU too.
 
     Args:
         true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.

@@ -255,8 +255,8 @@ def lowered_in_checked_rounds(
 ) -> tuple[Selection, Tensor]:
     """Return `lowered_linearly`'s result up to the rounding of products, and bool [B]: whether the rounds sufficed.
 
-    Scores only fall, so that nothing changes one which is above those of all boxes that overlap it: all such are done
-    in one round, instead of the best alone.
+    Scores only fall, so a box that scores above all boxes it overlaps is final: all such boxes are settled in one
+    round, not the best alone.
     """
     scores, left = selection.scores, selection.kept
     overlaps = _overlaps(selection.boxes)
@@ -282,7 +282,8 @@ def suppress_in_rounds(
     del num_classes
     rivals = _same(labels) & _is_better(scores)
     kept = _kept_in_rounds(scores >= 0, rivals & (_overlaps(boxes) > iou_threshold))
-    return kept & (_better_ones(rivals, kept) < max_per_class)
+    better_ones = (rivals.to(torch.float32) * kept[:, :, None]).sum(1)
+    return kept & (better_ones < max_per_class)
 
 
 def suppress_in_checked_rounds(
@@ -308,12 +309,17 @@ def _checked_rounds(
     dtype = torch.float16 if scores.shape[1] <= _LARGEST_COUNT_IN_HALF else torch.float32
     rivals, passing = _same(labels) & _is_better(scores), (scores >= 0).to(dtype)[:, None]
     beats = (rivals & (_overlaps(boxes) > iou_threshold)).to(dtype)
+
+    def after_round(kept: Tensor) -> Tensor:
+        """Return 1 for what passes, less one for each better one that stays and beats it."""
+        return torch.baddbmm(passing, kept, beats, alpha=-1).relu_()
+
     kept = passing
-    for _ in range(_ROUNDS):
-        # 1 for what passes, less one for each better one that stays and beats it.
-        kept = torch.baddbmm(passing, kept, beats, alpha=-1).relu_()
-    certain = (torch.baddbmm(passing, kept, beats, alpha=-1).relu_() == kept).all(2).squeeze(1)
-    better_ones = torch.bmm(kept, rivals.to(dtype))
+    with torch.autocast(boxes.device.type, enabled=False):  # bfloat16 counts exactly to 256 only
+        for _ in range(_ROUNDS):
+            kept = after_round(kept)
+        certain = (after_round(kept) == kept).all(2).squeeze(1)
+        better_ones = torch.bmm(kept, rivals.to(dtype))
     return ((better_ones < max_per_class) & (kept > 0)).squeeze(1), certain
 
 
@@ -339,17 +345,8 @@ def _kept_in_rounds(passing: Tensor, beaten: Tensor) -> Tensor:
     """
     kept, beats = passing, beaten.to(torch.float32)
     for _ in range(_ROUNDS):
-        kept = _round(kept, passing, beats)
+        kept = passing & (torch.bmm(kept[:, None].to(beats.dtype), beats).squeeze(1) == 0)
     return kept
-
-
-def _round(kept: Tensor, passing: Tensor, beats: Tensor) -> Tensor:
-    return passing & (torch.bmm(kept[:, None].to(beats.dtype), beats).squeeze(1) == 0)
-
-
-def _better_ones(rivals: Tensor, kept: Tensor) -> Tensor:
-    """Return the number of kept candidates that are better than each and of its class, [B, n]."""
-    return (rivals.to(torch.float32) * kept[:, :, None]).sum(1)
 
 
 def _is_better(scores: Tensor) -> Tensor:
