@@ -59,6 +59,26 @@ def test_one_that_hangs_is_named_by_another_and_says_where_it_is(caplog: pytest.
     assert place.endswith("(wait)"), "this thread is"
 
 
+def test_one_that_hangs_after_it_waited_says_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """Process 0 waits long for 1 at the first meeting, and does not come to the second."""
+    store = dist.HashStore()
+    first, second = (RollCall(store, rank, 2, patience=0.0, poll=1000.0) for rank in range(2))
+    with caplog.at_level("WARNING", "boxwright.run"):
+        with first.meeting():
+            first._look()
+        for _ in range(2):
+            with second.meeting():
+                second._patience = 1e9
+                second._look()
+        first._look()
+    for call in (first, second):
+        call.end()
+    assert [message.partition(" for ")[0] for message in caplog.messages] == [
+        "waiting",
+        "process 0: the others wait",
+    ]
+
+
 def test_all_that_come_are_not_named(caplog: pytest.LogCaptureFixture) -> None:
     """Also where a run takes long over something that no other process waits for."""
     store = dist.HashStore()

@@ -121,6 +121,23 @@ def test_a_task_that_ends_its_workers_is_given_up(monkeypatch: pytest.MonkeyPatc
         run(Cluster(lost=lambda task: task == 3), [3], monkeypatch)
 
 
+def test_workers_that_are_lost_while_they_start_count_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What opens a worker is given a function, a task is a number."""
+    started: list[bool] = []
+
+    def lost(argument: Any) -> bool:
+        if callable(argument):
+            started.append(len(started) % TRIES != TRIES - 1)  # two of three
+            return started[-1]
+        return cluster.sent.count(argument) == 1  # each task once, so that further workers start
+
+    cluster = Cluster(lost)
+    assert run(cluster, [1, 2, 3], monkeypatch, workers=1) == [10, 20, 30]
+    assert sum(started) > TRIES
+    with pytest.raises(DataError, match="^Ray: 3 workers ended while they were started"):
+        run(Cluster(callable), [1], monkeypatch)
+
+
 def test_workers_that_are_lost_now_and_then_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, once = random.Random(0), set()
 

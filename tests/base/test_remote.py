@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from boxwright.base import remote
 from boxwright.base.errors import DataError
-from boxwright.base.remote import find_remote, is_remote, list_remote, readable_copy, remote_file
+from boxwright.base.remote import address_in, find_remote, folder_of, is_remote, list_remote, readable_copy, remote_file
 from tests.http_servers import running_server
 from tests.remote_files import Bucket, open_bucket
 
@@ -76,6 +77,27 @@ def test_what_another_try_would_not_change_is_not_tried_again(bucket: Bucket) ->
     with pytest.raises(DataError, match=r"^s3://b/a\.bin: forbidden$"):
         remote_file("s3://b/a.bin").local_copy()
     assert len(bucket.reads) == 1
+
+
+@pytest.mark.parametrize("query", ["", "?sig=a/b&x=1"])
+def test_files_of_a_folder_keep_its_query(query: str) -> None:
+    """As signed addresses have one, in which slashes are no folders."""
+    folder = folder_of(f"https://h/data/instances.json{query}")
+    assert folder == f"https://h/data{query}"
+    assert address_in(folder, "images/1.png") == f"https://h/data/images/1.png{query}"
+
+
+def test_small_files_are_fetched_without_a_look_at_all_others(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On average there is a look for each hundredth of the limit."""
+    monkeypatch.setenv("BOXWRIGHT_MAX_REMOTE_CACHE_BYTES", "1000000")
+    looks: list[object] = []
+    scan = os.scandir
+    monkeypatch.setattr(remote.os, "scandir", lambda folder: looks.append(folder) or scan(folder))
+    for number in range(200):
+        remote_file(bucket.put(f"s3://b/{number}.bin", bytes(100))).local_copy()
+    assert 0 < len(looks) < 10, "2 are expected"
 
 
 def test_the_oldest_make_room(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,9 +87,11 @@ def test_each_block_comes_once_an_epoch_though_the_cache_holds_a_few(
     assert order in ([0, 1, 2, 3, 4, 5], [3, 4, 5, 0, 1, 2])
 
 
-def test_a_connection_that_is_cut_changes_nothing(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_cut_changes_nothing(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = batches(StreamSettings(2))
-    with open_bucket(Path(tfrecord.cache_folder()).with_name("other")) as other:
+    with open_bucket(tmp_path / "other") as other:
         for path in RECORDS.glob("shapes.record-*"):
             other.put(f"s3://b/{path.name}", path.read_bytes())
         monkeypatch.setattr(remote, "DELAYS", (0.0,) * 12)
@@ -209,6 +211,24 @@ def test_pictures_of_coco_are_fetched_as_they_are_read(bucket: Bucket, tmp_path:
         with pytest.raises(DataError, match=r"image 2: file_name: no picture '2\.png' in s3://b/coco"):
             dataset[1]
     assert [name for name, _ in bucket.reads].count("1.png") == 1
+
+
+def test_a_web_server_is_asked_for_each_picture_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its addresses may be signed."""
+    content = {
+        "images": [{"id": 1, "file_name": "a b.png", "height": 20, "width": 30}],
+        "annotations": [],
+        "categories": [{"id": 1, "name": "cell"}],
+    }
+    bucket.put("https://h/coco/instances.json?sig=x/y", json.dumps(content).encode())
+    bucket.put("https://h/coco/a%20b.png?sig=x/y", encode_picture(np.full((20, 30, 3), 77, np.uint8), ".png"))
+    dataset = CocoDataset("https://h/coco/instances.json?sig=x/y")
+    asked: list[str] = []
+    info = bucket.info
+    monkeypatch.setattr(bucket, "info", lambda address: asked.append(address) or info(address))
+    for _ in range(3):
+        assert (dataset[0].image == 77).all()
+    assert asked == ["https://h/coco/a%20b.png?sig=x/y"]
 
 
 def test_a_packed_file_is_unpacked_once_by_all_that_open_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

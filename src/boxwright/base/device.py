@@ -71,8 +71,8 @@ def _unusable(name: str, error: Exception) -> ConfigError:
 def set_tf32(*, products: bool) -> None:
     """Let GPUs round factors of float32 convolutions to TF32's 10 bits, and where asked those of matrix products.
 
-    For processes of our own, commands and their workers, so that an evaluation rounds like the training run. It is
-    PyTorch's default, which rounds convolutions and keeps products exact.
+    For processes of our own, commands and their workers, so that an evaluation rounds like the training run. Without
+    `products` it is PyTorch's default.
     """
     # `set_float32_matmul_precision` would allow it on CPUs too.
     torch.backends.cuda.matmul.allow_tf32 = products

@@ -65,7 +65,7 @@ class RollCall:
         self._main = threading.get_ident()
         # How many meetings this process came to, when it came to the last or left it, and whether it waits there.
         self._state = (0, time.monotonic(), False)
-        self._named = -1
+        self._named = (-1, False)
         self._ended = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="roll call", daemon=True)
         self._watcher.start()
@@ -96,17 +96,17 @@ class RollCall:
         number, since, waits = self._state
         self._store.set(f"came {self._rank}", str(number))
         seconds = time.monotonic() - since
-        if seconds < self._patience or self._named == number:
+        if seconds < self._patience or self._named == (number, waits):
             return
         known = {rank: f"came {rank}" for rank in range(self._count)}
         came = {rank: int(self._store.get(key)) if self._store.check([key]) else 0 for rank, key in known.items()}
         absent = [rank for rank in came if came[rank] < number]
         if waits and absent and self._rank == min(rank for rank in came if came[rank] >= number):
-            self._named = number
+            self._named = (number, waits)
             numbers = ", ".join(map(str, absent))
             _LOG.warning("waiting for process %s of %d for %.0f s: it may hang", numbers, self._count, seconds)
         elif not waits and max(came.values()) > number:
-            self._named = number
+            self._named = (number, waits)
             place = self._place()
             _LOG.warning("process %d: the others wait for it; for %.0f s it has been at %s", self._rank, seconds, place)
 

@@ -101,6 +101,12 @@ def cache_folder() -> Path:
     return folder
 
 
+def kept_places(path: Path, ending: str) -> tuple[Path, Path]:
+    """Return where to keep what was made of a file: hidden beside it, so that globs skip it; else in the cache."""
+    digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:24]
+    return path.with_name(f".{path.name}{ending}"), cache_folder() / f"{digest}{ending}"
+
+
 def as_here(named: str) -> str:
     """Return a path from a configuration with Windows' backslashes turned into slashes if nothing exists under it."""
     return named if "\\" not in named or os.path.exists(named) else named.replace("\\", "/")
@@ -312,7 +318,7 @@ def waiting_lock(path: str | Path, on_wait: Callable[[], None] = lambda: None) -
     except (OSError, ValueError) as error:
         raise OutputError(f"{shown(path)}: could not be written: {cause(error)}") from None
     with closed_in_children(descriptor):
-        refused = _wait_for_lock(descriptor, on_wait)
+        refused = wait_for_lock(descriptor, on_wait)
         if refused:
             warnings.warn(
                 f"{shown(path)}: this file system cannot lock files ({refused}): let no second process write to the "
@@ -322,8 +328,8 @@ def waiting_lock(path: str | Path, on_wait: Callable[[], None] = lambda: None) -
         yield
 
 
-def _wait_for_lock(descriptor: int, on_wait: Callable[[], None]) -> str | None:
-    """Lock an open file, and return what `lock` does."""
+def wait_for_lock(descriptor: int, on_wait: Callable[[], None] = lambda: None) -> str | None:
+    """Lock an open file once no other process does, and return what `lock` does."""
     waited = False
     while True:
         try:

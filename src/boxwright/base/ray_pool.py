@@ -1,6 +1,7 @@
 """Workers on a cluster run by Ray: the one that RAY_ADDRESS names, else one on this machine.
 
-Each worker has a task at a time, and gets that task alone. The task of one that was lost goes to a new one, some times.
+Each worker has a task at a time, and gets that task alone. If a worker is lost, its task goes to a new one, up to a
+limit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from boxwright.base.errors import BoxwrightError, DataError, first_line
 
 _LOG = logging.getLogger("boxwright")
 Work = Callable[[Any], Any]
-# What a task that ends its worker again and again has for a result: of the task, and what happened.
+# Returns the result of a task that keeps ending its workers, from the task and what happened.
 GiveUp = Callable[[Any, str], Any]
 # A task that ended this many workers is not tried again.
 TRIES = 3
@@ -90,6 +91,8 @@ class _Pool:
             return self._replace(task, first_line(error))
         if isinstance(result, BoxwrightError):
             raise result
+        if task is None:
+            self._lost_at_start = 0  # it is those in a row that count
         if self._waiting:
             following = self._waiting.popleft()
             self._calls[worker.run.remote(self._tasks[following[0]])] = worker, following

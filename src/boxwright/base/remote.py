@@ -1,7 +1,7 @@
 """Files at addresses (s3://, gs://, hf://, http:// and https://), which are read through fsspec.
 
 A file is read in blocks, which all processes of a machine share in the cache folder, so that each is fetched once while
-it is in use. A connection that is cut is opened again where it was, some times.
+it is in use. A connection that is cut is opened again where it was, a few times.
 """
 
 from __future__ import annotations
@@ -15,12 +15,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from boxwright.base.errors import DataError, shortened
-from boxwright.base.files import cache_folder, cause, lock, make_folder, open_regular, open_whole, unlock, write_whole
+from boxwright.base.files import (
+    cache_folder,
+    cause,
+    make_folder,
+    open_regular,
+    open_whole,
+    unlock,
+    wait_for_lock,
+    write_whole,
+)
 from boxwright.base.limits import REMOTE_CACHE_BYTES
 from boxwright.base.text import without_secrets
 
@@ -36,11 +44,9 @@ _PACKAGES = {
     "https": ("aiohttp", "boxwright[http]"),
 }
 BLOCK_BYTES = 8 << 20
-_CHUNK = 1 << 20
 # Seconds before each further try.
 DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _SOCKET_SECONDS = 60.0
-_POLL_SECONDS = 0.02
 _LOCKS = 64
 # What tells that a file has changed, in the terms of each file system.
 _VERSIONS = ("ETag", "etag", "generation", "blob_id", "sha", "md5Hash", "Content-MD5", "LastModified", "Last-Modified")
@@ -87,8 +93,7 @@ class RemoteFile:
 
     def beside(self, name: str) -> str:
         """Return the address of another file in its folder."""
-        plain, mark, query = self.address.partition("?")
-        return f"{plain.rpartition('/')[0]}/{name}{mark}{query}"
+        return address_in(folder_of(self.address), name)
 
     def open(self) -> BinaryIO:
         """Open the file; blocks are fetched as they are read."""
@@ -183,7 +188,7 @@ def find_remote(pattern: str) -> list[RemoteFile]:
     Raises:
         DataError: As `remote_file`; a pattern that matches nothing gives an empty list.
     """
-    if not any(character in pattern for character in "*?[") or pattern.lower().startswith("http"):
+    if not any(character in pattern for character in "*?[") or not is_listable(pattern):
         return [remote_file(pattern)]
     system = _file_system(pattern)
     found = _persistently(pattern, lambda: system.glob(pattern, detail=True))
@@ -197,12 +202,29 @@ def list_remote(folder: str) -> dict[str, RemoteFile]:
     Raises:
         DataError: As `remote_file`, and for a web server, which cannot list files.
     """
-    if folder.lower().startswith("http"):
+    if not is_listable(folder):
         raise DataError(f"{without_secrets(folder)}: a web server does not list its files; name each")
     system = _file_system(folder)
     found = _persistently(folder, lambda: system.find(folder, detail=True))
     start = len(str(system._strip_protocol(folder)).rstrip("/")) + 1
     return {name[start:]: _described(_with_scheme(name, folder), state) for name, state in found.items()}
+
+
+def is_listable(address: str) -> bool:
+    """Return whether the files of a folder at an address can be listed: a web server's cannot."""
+    return not address.lower().startswith("http")
+
+
+def folder_of(address: str) -> str:
+    """Return the address of a file's folder; a query, as signed addresses have, stays at its end."""
+    plain, mark, query = address.partition("?")
+    return f"{plain.rpartition('/')[0]}{mark}{query}"
+
+
+def address_in(folder: str, name: str) -> str:
+    """Return the address of a file in a folder; a query of the folder's stays at its end."""
+    plain, mark, query = folder.partition("?")
+    return f"{plain.rstrip('/')}/{name}{mark}{query}"
 
 
 def readable_copy(path: str) -> str:
@@ -232,9 +254,7 @@ def _file_system(address: str) -> Any:
     try:
         __import__(package)
     except ImportError:
-        raise DataError(
-            f"{shortened(without_secrets(address), 400)}: {scheme}:// needs {package}: pip install '{source}'"
-        ) from None
+        raise DataError(f"{_shown(address)}: {scheme}:// needs {package}: pip install '{source}'") from None
     import fsspec
 
     options: dict[str, Any] = {"use_listings_cache": False}
@@ -247,19 +267,22 @@ def _file_system(address: str) -> Any:
 
 
 def _persistently(address: str, act: Callable[[], T]) -> T:
-    """Return an action's result; it is tried again some times where it fails as cut connections do."""
+    """Return an action's result; it is tried again a few times where it fails as cut connections do."""
     tries = 0
     while True:
         try:
             return act()
         except _FINAL as error:
-            raise DataError(f"{shortened(without_secrets(address), 400)}: {_reason(error)}") from None
+            raise DataError(f"{_shown(address)}: {_reason(error)}") from None
         except _cuts() as error:
             if tries == len(DELAYS) or getattr(error, "status", None) in _REFUSALS:
-                where = shortened(without_secrets(address), 400)
-                raise DataError(f"{where}: cannot be read, in {tries + 1} tries: {_reason(error)}") from None
+                raise DataError(f"{_shown(address)}: cannot be read, in {tries + 1} tries: {_reason(error)}") from None
             time.sleep(DELAYS[tries])
             tries += 1
+
+
+def _shown(address: str) -> str:
+    return shortened(without_secrets(address), 400)
 
 
 def _reason(error: Exception) -> str:
@@ -271,8 +294,9 @@ def _reason(error: Exception) -> str:
 
 def _cuts() -> tuple[type[Exception], ...]:
     """Return the errors that tell of connections, of the packages that are in use."""
-    cuts: list[type[Exception]] = [OSError, EOFError, HTTPException]
+    cuts: list[type[Exception]] = [OSError, EOFError]
     for module, name in (
+        ("http.client", "HTTPException"),
         ("aiohttp", "ClientError"),
         ("botocore.exceptions", "BotoCoreError"),
         ("botocore.exceptions", "ClientError"),
@@ -294,11 +318,16 @@ def _cached(name: str, size: int, fetch: Callable[[Path], object]) -> Path:
     if _is_there(path, size):
         return path
     make_folder(folder)
-    with _locked(folder / f".lock-{int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % _LOCKS}"):
+    with _locked(folder / f".lock-{_number(name) % _LOCKS}"):
         if not _is_there(path, size):
-            _make_room(folder, size)
+            _make_room(folder, size, name)
             fetch(path)
     return path
+
+
+def _number(name: str) -> int:
+    """Return a number below 2³² that follows from a name, as if drawn."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
 
 
 def _is_there(path: Path, size: int) -> bool:
@@ -311,17 +340,25 @@ def _is_there(path: Path, size: int) -> bool:
     return True
 
 
-def _make_room(folder: Path, size: int) -> None:
-    """Remove the files of the cache that were not used for the longest, until some bytes more are within its limit."""
+def _make_room(folder: Path, size: int, name: str) -> None:
+    """Remove the files of the cache that were not used for the longest, until a new file is within its limit.
+
+    Looking at all files for each small one would take longer than to fetch it: there is a look for each hundredth of
+    the limit on average, by chance of the name, and that much stays free.
+    """
+    limit = REMOTE_CACHE_BYTES.value
+    spare = limit // 100
+    if _number(name) * spare >= size << 32:
+        return
     with os.scandir(folder) as entries:
         files = []
         for entry in entries:
             with suppress(OSError):  # another process removed it
                 state = entry.stat()
-                if not entry.name.startswith("."):
+                if not entry.name.startswith(".lock-") and not entry.name.endswith(".partial"):
                     files.append((state.st_mtime_ns, state.st_size, entry.path))
-    excess = sum(count for _, count, _ in files) + size - REMOTE_CACHE_BYTES.value
-    for _, count, path in sorted(files):
+    excess = sum(count for _, count, _ in files) + size - (limit - spare)
+    for _, count, path in sorted(files) if excess > 0 else ():
         if excess <= 0:
             return
         with suppress(OSError):
@@ -333,12 +370,7 @@ def _make_room(folder: Path, size: int) -> None:
 def _locked(path: Path) -> Iterator[None]:
     """Hold a lock among processes, where the file system has locks; else two may fetch the same."""
     with path.open("ab") as file:
-        while True:
-            try:
-                lock(file.fileno())
-                break
-            except BlockingIOError:
-                time.sleep(_POLL_SECONDS)
+        wait_for_lock(file.fileno())
         try:
             yield
         finally:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.base.ray_pool import GiveUp, over_ray
+from boxwright.base.ray_pool import GiveUp, Work, over_ray
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -72,7 +72,6 @@ def missing_guard(what: str) -> str:
     )
 
 
-Work = Callable[[Any], Any]
 # An engine takes a worker's factory, the tasks and the largest number of workers, and yields results as they arrive.
 Engine = Callable[[Callable[[], Work], Sequence[Any], int], Iterator[Any]]
 

@@ -16,7 +16,8 @@ from boxwright.cli.options import with_quiet, with_settings
 from boxwright.inference.settings import ContextSettings
 
 if TYPE_CHECKING:
-    from boxwright.base.worker_pools import Engine, Work
+    from boxwright.base.ray_pool import Work
+    from boxwright.base.worker_pools import Engine
     from boxwright.inference.context_memory import ContextFileCounts, ContextJob
 
 app = typer.Typer(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
-from boxwright.base.remote import is_remote, readable_copy
+from boxwright.base.remote import folder_of, is_remote, readable_copy
 from boxwright.data.coco_content import (
     CocoUnits,
     annotation_name,
@@ -123,8 +123,8 @@ class CocoDataset(PictureDataset):
         self.categories = with_frequencies(classes_of_file, known, self._label_of, str(self.path))
         self._keypoint_indices = self._map_keypoints(known, num_keypoints)
         self._category_ids = {row["id"]: row["name"] for row in rows}
-        self._dense_pose = table.fields["dp_I"] if dense_pose is None else dense_pose
-        self._track_ids = table.fields["track_id"] if track_ids is None else track_ids
+        self._dense_pose = table.dense_pose if dense_pose is None else dense_pose
+        self._track_ids = table.track_ids if track_ids is None else track_ids
         names = [(row["file_name"], f"{self._describe_image(row)}: file_name") for row in self._images]
         self._pictures: LocatedPictures | RemotePictures
         if remote_folder:
@@ -239,7 +239,7 @@ class CocoDataset(PictureDataset):
         row = self._images[index]
         if not row.get("height") or not row.get("width"):
             return None
-        where = self._where(index)
+        where = self._describe_image(row)
         return whole_number(row["height"], f"{where}: height"), whole_number(row["width"], f"{where}: width")
 
     def _size_meant(self, index: int, path: Path) -> tuple[int, int] | None:
@@ -272,7 +272,7 @@ class CocoDataset(PictureDataset):
         return self._label_of[category_number(annotation["category_id"]) or 0]
 
     def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
-        row, rows = self.rows(index)
+        row, rows = self._images[index], self._objects[index]
         where = self._describe_image(row)
         with reading(where):
             given = [self._box(annotation) for annotation in rows]
@@ -330,7 +330,7 @@ def _remote_folder(annotations: str, image_folder: str) -> str:
     """Return the address of the folder of pictures; empty if they are on this machine."""
     if image_folder:
         return image_folder if is_remote(image_folder) else ""
-    return annotations.rpartition("/")[0] if is_remote(annotations) else ""
+    return folder_of(annotations) if is_remote(annotations) else ""
 
 
 def _has_picture(files: PictureFiles, name: str) -> bool:
@@ -347,7 +347,7 @@ def _read_table(path: Path, image_folder: Path | None, layout: Layout | None, gi
     content = with_file_names(_read(path) if layout is None else layout.read(path, image_folder))
     images = image_rows(content, path)
     categories = category_rows(content, path, notices)
-    # What the classes themselves are noticed for, is when the table is used.
+    # Notices about the classes themselves are made when the table is used.
     classes = read_classes(categories, path, Notices()) if given is None else given
     names, labels = {row["id"]: row["name"] for row in categories}, labels_by_category(categories, classes, path)
     rows = read_rows(content, "annotations", path)
@@ -358,7 +358,8 @@ def _read_table(path: Path, image_folder: Path | None, layout: Layout | None, gi
         objects=PackedJson.of(_without_image(annotations.of_image.get(row["id"], [])) for row in images),
         left_out=np.array([annotations.left_out[row["id"]] for row in images], np.int64),
         categories=categories,
-        fields={"dp_I": any("dp_I" in row for row in kept), "track_id": all("track_id" in row for row in kept)},
+        dense_pose=any("dp_I" in row for row in kept),
+        track_ids=all("track_id" in row for row in kept),
         notices=notices,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import OutputError
-from boxwright.base.files import cache_folder, file_sha256, file_size, open_regular, open_whole
+from boxwright.base.files import file_sha256, file_size, kept_places, open_regular, open_whole
 from boxwright.data.reading import Notices, ReasonCounts
 
 Row = dict[str, Any]
 
 # As long as the digest after it, so that arrays begin at whole words.
-_MARK = b"boxwright COCO table 1\n".ljust(32)
+_MARK = b"boxwright COCO table 2\n".ljust(32)
 # Smaller files are read in no time, and are not worth a file beside them.
 KEPT_BYTES = 16 << 20
 _WORD = 8
@@ -84,7 +84,8 @@ class CocoTable:
         objects: The rows of each image's annotations, a list.
         left_out: int64 [images]: how many annotations of each image are of classes that have no label.
         categories: The rows of the categories.
-        fields: The fields that some annotations have, and whether all do.
+        dense_pose: Whether some annotation has points of DensePose.
+        track_ids: Whether all annotations have one.
         notices: What was assumed, and what was left out.
     """
 
@@ -92,7 +93,8 @@ class CocoTable:
     objects: PackedJson
     left_out: NDArray[np.int64]
     categories: list[Row]
-    fields: Mapping[str, bool]
+    dense_pose: bool
+    track_ids: bool
     notices: Notices
 
 
@@ -107,9 +109,7 @@ def kept_table(path: Path, classes: str, build: Callable[[], CocoTable]) -> Coco
         return build()
     digest = hashlib.sha256(f"{file_sha256(path)} {classes}".encode()).hexdigest()
     # Of each label map there is one; the last one of a file that changed is written over.
-    name = f".{path.name}.{hashlib.sha256(classes.encode()).hexdigest()[:8]}.table"
-    elsewhere = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:24]
-    places = (path.with_name(name), cache_folder() / f"{elsewhere}{name[-15:]}")
+    places = kept_places(path, f".{hashlib.sha256(classes.encode()).hexdigest()[:8]}.table")
     for place in places:
         if (table := _stored(place, digest)) is not None:
             return table
@@ -140,7 +140,8 @@ def _store(place: Path, source: str, table: CocoTable) -> None:
         "source": source,
         "lengths": [len(array) for array in arrays],
         "categories": table.categories,
-        "fields": dict(table.fields),
+        "dense_pose": table.dense_pose,
+        "track_ids": table.track_ids,
         "notices": [_list_counts(counts) for counts in (notices.assumed, notices.boxes, notices.files)],
     }
     text = json.dumps(header).encode()
@@ -199,7 +200,8 @@ def _stored(place: Path, source: str) -> CocoTable | None:
         objects=PackedJson(object_text, object_ends),
         left_out=left_out,
         categories=header["categories"],
-        fields=header["fields"],
+        dense_pose=header["dense_pose"],
+        track_ids=header["track_ids"],
         notices=Notices(*map(_read_counts, header["notices"])),
     )
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import read_file, shown
-from boxwright.base.remote import list_remote, remote_file
+from boxwright.base.remote import address_in, is_listable, list_remote, remote_file
 from boxwright.base.text import without_secrets
 from boxwright.data.image_io import ImageHeader, read_header, read_image
 from boxwright.data.picture_files import PictureFiles
@@ -186,7 +186,8 @@ class RemotePictures:
         """
         self.folder = folder.rstrip("/")
         self._names = names
-        self._files = None if folder.lower().startswith("http") else list_remote(self.folder)
+        # Of a web server's files each is asked for once, as it is read first.
+        self._files = list_remote(self.folder) if is_listable(folder) else {}
 
     def path(self, index: int) -> Path:
         """Return a picture's path in the cache.
@@ -195,9 +196,9 @@ class RemotePictures:
             DataError: If there is no such picture, or it cannot be fetched.
         """
         name, where = self._names[index]
-        if self._files is None:
-            return remote_file(f"{self.folder}/{quote(name)}").local_copy()
         file = self._files.get(name) or self._files.get(f"images/{name}")
+        if file is None and not is_listable(self.folder):
+            file = self._files[name] = remote_file(address_in(self.folder, quote(name)))
         if file is None:
             raise DataError(f"{where}: no picture {shown(name)!r} in {shown(without_secrets(self.folder))}")
         return file.local_copy()

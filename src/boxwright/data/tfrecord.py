@@ -28,6 +28,7 @@ from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import (
     cache_folder,
     is_file,
+    kept_places,
     make_folder,
     open_regular,
     open_whole,
@@ -48,6 +49,7 @@ _WILD_INDEX = re.compile(r"-[?*\[][^/]*$")
 # zlib's window sizes: 15 bits for both; 16 more ask for gzip's header.
 _WBITS = {"gzip": 31, "zlib": 15}
 _CHUNK = 1 << 20
+_INDEX = ".index"
 # An index file: this mark; the records' size, time and offsets as int64; a SHA-256 of all before it.
 _INDEX_MARK = b"boxwright record index 2\n"
 _INDEX_DIGEST = 32
@@ -252,10 +254,7 @@ def _load_index(plain: Path | RemoteFile, path: Path | RemoteFile) -> NDArray[np
     if isinstance(plain, RemoteFile):
         return _load_remote_index(plain)
     size, mtime = _stamp(plain)
-    # Hidden, so that globs over the records skip it.
-    beside = plain.with_name(_index_name(plain.name))
-    digest = hashlib.sha256(os.fsencode(plain.resolve())).hexdigest()[:24]
-    places = (beside, cache_folder() / f"{digest}.index")
+    places = kept_places(plain, _INDEX)
     for place in places:
         offsets = _stored_index(place, size, mtime)
         if offsets is not None:
@@ -268,22 +267,18 @@ def _load_index(plain: Path | RemoteFile, path: Path | RemoteFile) -> NDArray[np
 
 def _load_remote_index(file: RemoteFile) -> NDArray[np.int64]:
     """Return the offsets of a file at an address: from the cache, else from an index file beside it, else by a scan."""
-    place = cache_folder() / f"{file.digest}.index"
+    place = cache_folder() / f"{file.digest}{_INDEX}"
     offsets = _stored_index(place, file.size, 0)
     if offsets is not None:
         return offsets
     with suppress(DataError):  # there is none
         # Its time is that of a copy; a record of another file than it was made of has a checksum that does not match.
-        offsets = _stored_index(remote_file(file.beside(_index_name(file.name))).local_copy(), file.size, None)
+        offsets = _stored_index(remote_file(file.beside(f".{file.name}{_INDEX}")).local_copy(), file.size, None)
     if offsets is None:
         with file.open() as opened:
             offsets = _scan(opened, file, file.size)
     _store_index((place,), file.size, 0, offsets)
     return offsets
-
-
-def _index_name(name: str) -> str:
-    return f".{name}.index"
 
 
 def _store_index(places: Sequence[Path], size: int, mtime: int, offsets: NDArray[np.int64]) -> None:

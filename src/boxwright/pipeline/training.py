@@ -16,7 +16,7 @@ from boxwright.data.batch import DrawnSizes
 from boxwright.data.order import Interleaving, StreamSettings
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.table import find_family
-from boxwright.nn.ops.resize import resize_half_pixel
+from boxwright.nn.ops.resize import resize_half_pixel, resize_nearest
 from boxwright.nn.optimization.optimizers import Clip, clip_by_global_norm, clip_each_by_norm
 from boxwright.nn.optimization.trainable import FreezeStage, Freezing
 from boxwright.nn.preprocessing import FixedShapeResizer, ImageResizer, ResizedAfterwards
@@ -52,16 +52,12 @@ def _resizers(
     resizer: FixedShapeResizer, sizes: list[tuple[int, int]], method: m.MultiScaleMethod
 ) -> list[ImageResizer]:
     """Return the resizer of each size."""
-    if method is m.MultiScaleMethod.NEAREST_AFTERWARDS:
-        own = (resizer.height, resizer.width)
-        return [resizer if size == own else ResizedAfterwards(resizer, *size) for size in sizes]
     fixed = [replace(resizer, height=height, width=width) for height, width in sizes]
     if method is m.MultiScaleMethod.IMAGE_RESIZER:
         return [*fixed]
-    largest = fixed[-1]
-    return [
-        one if one == largest else ResizedAfterwards(largest, one.height, one.width, resize_half_pixel) for one in fixed
-    ]
+    nearest = method is m.MultiScaleMethod.NEAREST_AFTERWARDS
+    first, resize = (resizer, resize_nearest) if nearest else (fixed[-1], resize_half_pixel)
+    return [first if size == first.output_size else ResizedAfterwards(first, *size, resize) for size in sizes]
 
 
 def build_batch_mixup(config: m.TrainEvalPipelineConfig, seed: int) -> BatchMixUp | None:

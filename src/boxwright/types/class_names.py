@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from boxwright.types.categories import DARKNET_NAMES, Categories, Category
 
@@ -89,6 +90,7 @@ def find_same_class(categories: Categories, wanted: Category) -> Category | None
     return None
 
 
+@cache
 def _spelled(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name).strip().casefold()
 

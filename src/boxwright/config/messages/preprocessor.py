@@ -452,7 +452,7 @@ class PreprocessingStep(Message, oneof="preprocessing_step", outside=("skip_mosa
         "Ours: crops a square in which some object has a random anchor's size.")
     random_square_patch: RandomSquarePatch | None = field(None, "Ours: crops a square and resizes it.")
     random_size_crop: RandomSizeCrop | None = field(None, "Ours: resize, then crop a square, at random.")
-    user_augmentation: UserAugmentation | None = field(None, "Ours: yours, or torchvision's or Albumentations'.")
+    user_augmentation: UserAugmentation | None = field(None, "Ours: a transform of your own, or a library's.")
     skip_mosaics: bool = field(False, "Ours: samples that a mosaic made of several are left as they are.")
     from_step: UInt32 = number(0, "[0, inf)", "Ours: the training step from which samples are changed so.")
     until_step: UInt32 = number(0, "[0, inf)", "Ours: the training step from which they no longer are; 0 for none.")

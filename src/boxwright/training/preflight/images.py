@@ -100,7 +100,7 @@ def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
 
 
 def join_fingerprints(fingerprints: Sequence[Fingerprint], unreadable: Sequence[str] = ()) -> Fingerprints:
-    """Return the fingerprints of several images as image table; `unreadable` has a line for each that has none."""
+    """Return the fingerprints of several images as one table; `unreadable` has a line for each that has none."""
     rows = {
         kind: np.array([image.hashes[kind] for image in fingerprints], np.uint8).reshape(-1, _SIDE * _SIDE // 8)
         for kind in _NEAR

@@ -146,7 +146,7 @@ def check_balance(records: Sequence[Record], categories: Categories) -> Iterable
 
 
 def check_queries(records: Sequence[Record], most_objects: int | None) -> Iterable[Finding]:
-    """Yield images with more objects than a detector has queries, of which each learns one (None: it has none)."""
+    """Yield images with more objects than a detector has queries, each of which learns one (None: it has none)."""
     if most_objects is None:
         return
     numbers = [len(record.boxes) for record in records]
