@@ -51,6 +51,11 @@ def runtime_threads() -> int:
     return usable if usable < (os.cpu_count() or 1) else 0
 
 
+def threads_of_worker(workers: int) -> int:
+    """Return how many threads each of some workers of this machine gets; 0, its runtime's choice, for one alone."""
+    return max((os.cpu_count() or 1) // workers, 1) if workers > 1 else 0
+
+
 def refuse_in_fork(process: int, threads: int, what: str) -> None:
     """Raise a BoxwrightError in a fork of a process whose threads are needed: the fork would wait for them forever.
 

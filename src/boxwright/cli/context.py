@@ -59,6 +59,7 @@ def build(
     TF_SEQUENCE_EXAMPLE) in the input readers.
     """
     from boxwright.base.files import unfinished
+    from boxwright.base.threads import threads_of_worker
     from boxwright.base.worker_pools import parse_engine
     from boxwright.data.tfrecord import expand_paths
     from boxwright.inference import context_memory as memory
@@ -67,8 +68,7 @@ def build(
     engine = parse_engine(settings.engine, settings.device)
     if settings.engine == "local":
         workers = min(settings.workers or _default_workers(settings.device), len(files))
-        # Workers share the CPUs; a single process leaves the number to its runtime.
-        threads = max((os.cpu_count() or 1) // workers, 1) if workers > 1 else 0
+        threads = threads_of_worker(workers)
         engine = engine if workers > 1 else _run_in_process
     else:  # Ray counts what the cluster has, and gives each worker one CPU
         workers, threads = settings.workers, 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections import deque
@@ -184,19 +183,10 @@ def _print_profile(done: PredictionCounts) -> None:
 
 def _predict_many(words: list[str], model: ModelSource, out: str, many: CollectionSettings) -> None:
     """Detect in very many images; resume where an earlier run stopped."""
+    from boxwright.base.threads import threads_of_worker
     from boxwright.base.worker_pools import parse_engine
+    from boxwright.inference import shards
     from boxwright.inference.collections import list_units
-    from boxwright.inference.shards import (
-        Job,
-        begin,
-        finished,
-        give_up_unit,
-        model_files,
-        run_unit,
-        unfinished_units,
-        worker,
-        worker_with_model,
-    )
     from boxwright.inference.stores import absolute, require_pyarrow
 
     if model.settings.as_json:
@@ -204,13 +194,12 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
     require_pyarrow()
     is_local = many.engine == "local"
     workers = max(many.workers, 1) if is_local else many.workers
-    # Workers share the CPUs, of which Ray gives each one; a single process leaves the number to its runtime.
-    threads = (max((os.cpu_count() or 1) // workers, 1) if workers > 1 else 0) if is_local else 1
+    threads = threads_of_worker(workers) if is_local else 1  # Ray gives each one CPU
     if not is_local:  # other machines have other working folders
         words, out = list(map(absolute, words)), absolute(out)
         model = replace(model, path=model.path.absolute())
-    job = Job(model, out, many.part_size, many.batch_size, many.column, threads)
-    spread = parse_engine(many.engine, model.settings.device, partial(give_up_unit, job))
+    job = shards.Job(model, out, many.part_size, many.batch_size, many.column, threads)
+    spread = parse_engine(many.engine, model.settings.device, partial(shards.give_up_unit, job))
     units = list_units(words, many.part_size)
     require_checkpoint(model.path)
     _import_pytorch(model.path)
@@ -220,17 +209,18 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
         prepare_inference(tf32=model.settings.tf32)
     if opened.device == CPU:
         console.print(f"boxwright export {shlex.quote(str(model.path))} writes {_FASTER}")
-    begin(job, units, opened.weights)
-    todo = [unit for unit in unfinished_units(job, units) if _is_in_shard(unit.number, many.shards)]
+    shards.begin(job, units, opened.weights)
+    todo = [unit for unit in shards.unfinished_units(job, units) if _is_in_shard(unit.number, many.shards)]
     if len(todo) < len(units):
         console.print(f"{len(units) - len(todo)} of {len(units)} units are done, or belong to another shard")
     if is_local and workers == 1:
-        parts = (part for unit in todo for part in run_unit(unit, job, opened))
+        parts = (part for unit in todo for part in shards.run_unit(unit, job, opened))
     else:
-        make = partial(worker, job) if is_local else partial(worker_with_model, job, model_files(model.path))
+        files = {} if is_local else shards.model_files(model.path)  # other machines do not have them
+        make = partial(shards.worker_with_model, job, files)
         parts = (part for parts in spread(make, todo, workers) for part in parts)
     _watch_parts(parts, len(todo), strict=model.settings.strict)
-    _print_result(job, finished(job), model.settings.max_errors)
+    _print_result(job, shards.finished(job), model.settings.max_errors)
 
 
 def _is_in_shard(number: int, shards: str) -> bool:

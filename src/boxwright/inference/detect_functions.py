@@ -235,18 +235,8 @@ def in_tiles(detect: DetectFunction, tile: int, overlap: float, merge: Merge) ->
 def _moved(detections: Detections[Array], window: Window, size: tuple[int, int]) -> Detections[Array]:
     """Return a window's detections in pixels of the image; anchors and cells no longer apply."""
     corner = np.array([window.left, window.top], np.float32)
-    points = None if detections.keypoints is None else detections.keypoints + corner
-    boxes = detections.boxes + np.tile(corner, 2)
-    covered = None if detections.mask_boxes is None else detections.mask_boxes + np.tile(corner, 2)
-    return replace(
-        detections,
-        boxes=boxes,
-        keypoints=points,
-        mask_boxes=covered,
-        anchor_indices=None,
-        cell_boxes=None,
-        image_size=size,
-    )
+    moved = detections.with_points(lambda points: points + corner, size)
+    return replace(moved, anchor_indices=None, cell_boxes=None)
 
 
 def _cut(detections: Detections[Array], window: Window, size: tuple[int, int]) -> NDArray[np.bool_]:

@@ -224,10 +224,7 @@ def finished(job: Job) -> list[Part]:
 def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     """Compute the missing parts of a unit, and yield each when it is written; OutputError if one cannot be."""
     store = Store(job.out)
-    # Asked for one by one: a folder that each unit lists takes time by the square of the units.
-    existing_parts = list(itertools.takewhile(store.has, (_part(unit, number) for number in itertools.count())))
-    # A unit's images have a fixed order, so that the rows written tell where to continue.
-    skipped = sum(_counted(store, name).rows for name in existing_parts)
+    parts, skipped = _written(unit, store)
     items = itertools.islice(read_items(unit, job.column), skipped, None)
     about = {
         "weights": model.weights,
@@ -241,11 +238,25 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
         threads = _DECODING_THREADS if model.device.startswith("cuda") else 1
         decoded = stages.spread("decode", decode, stages.ahead("read", items), threads)
         rows = (row for batch in _batched(decoded, job.batch_size) for row in _detected(batch, detect))
-        for number, part in enumerate(_batched(rows, job.part_size), start=len(existing_parts)):
-            name = _part(unit, number)
-            store.write(name, parquet_bytes(part, about))
-            yield Part(name, len(part), sum("error" in row for row in part))
+        yield from _write_parts(unit, store, _batched(rows, job.part_size), parts, about)
     store.write(_done(unit), f"{os.getpid()}\n".encode())
+
+
+def _written(unit: Unit, store: Store) -> tuple[int, int]:
+    """Return how many parts of a unit are written, and how many rows: its images have a fixed order."""
+    # Asked for one by one: a folder that each unit lists takes time by the square of the units.
+    parts = list(itertools.takewhile(store.has, (_part(unit, number) for number in itertools.count())))
+    return len(parts), sum(_counted(store, name).rows for name in parts)
+
+
+def _write_parts(
+    unit: Unit, store: Store, parts: Iterable[Sequence[Row]], first: int, about: dict[str, Any]
+) -> Iterator[Part]:
+    """Write parts of a unit's rows, numbered from `first` on, and yield each when it is written."""
+    for number, rows in enumerate(parts, start=first):
+        name = _part(unit, number)
+        store.write(name, parquet_bytes(rows, about))
+        yield Part(name, len(rows), sum("error" in row for row in rows))
 
 
 def worker(job: Job) -> Callable[[Unit], list[Part]]:
@@ -280,14 +291,11 @@ def worker_with_model(job: Job, files: dict[str, bytes]) -> Callable[[Unit], lis
 def give_up_unit(job: Job, unit: Unit, problem: str) -> list[Part]:
     """Write a part of rows with an error for the images of a unit that has none yet; of a container, for the rest."""
     store = Store(job.out)
-    existing_parts = list(itertools.takewhile(store.has, (_part(unit, number) for number in itertools.count())))
-    done = sum(_counted(store, name).rows for name in existing_parts)
-    missing = unit.addresses[done:] if unit.kind == "images" else unit.addresses
-    parts = []
-    for number, addresses in enumerate(_batched(missing, job.part_size), start=len(existing_parts)):
-        rows = [to_row(address, None, problem) for address in addresses]
-        store.write(_part(unit, number), parquet_bytes(rows, {"weights": "", "min_score": 0.0, "categories": None}))
-        parts.append(Part(_part(unit, number), len(rows), len(rows)))
+    first, skipped = _written(unit, store)
+    missing = unit.addresses[skipped:] if unit.kind == "images" else unit.addresses
+    rows = (to_row(address, None, problem) for address in missing)
+    about = {"weights": "", "min_score": 0.0, "categories": None}
+    parts = list(_write_parts(unit, store, _batched(rows, job.part_size), first, about))
     store.write(_done(unit), b"given up\n")
     return parts
 

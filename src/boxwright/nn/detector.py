@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -313,13 +313,5 @@ def _to_image(detections: Detections[Tensor], image: Tensor) -> Detections[Tenso
     """Return detections with boxes scaled from the network's input to the original image."""
     height, width = image.shape[:2]
     true_height, true_width = detections.image_size
-    scale = torch.tensor([width / true_width, height / true_height] * 2)
-    keypoints = None if detections.keypoints is None else detections.keypoints * scale[:2]
-    covered = None if detections.mask_boxes is None else detections.mask_boxes * scale
-    return replace(
-        detections,
-        boxes=detections.boxes * scale,
-        keypoints=keypoints,
-        mask_boxes=covered,
-        image_size=(height, width),
-    )
+    scale = torch.tensor([width / true_width, height / true_height])
+    return detections.with_points(lambda points: points * scale, (height, width))

@@ -99,6 +99,25 @@ class Detections(Generic[V]):
         """Return the detections of at least a score."""
         return self.select(self.scores >= score)
 
+    def with_points(self, change: Callable[[V], V], image_size: tuple[int, int]) -> Detections[V]:
+        """Return them in another frame.
+
+        Args:
+            change: Takes points [..., 2], x and y, to that frame.
+            image_size: (height, width) there.
+        """
+
+        def corners(boxes: V) -> V:
+            return change(boxes.reshape(-1, 2, 2)).reshape(-1, 4)
+
+        return replace(
+            self,
+            boxes=corners(self.boxes),
+            keypoints=None if self.keypoints is None else change(self.keypoints),
+            mask_boxes=None if self.mask_boxes is None else corners(self.mask_boxes),
+            image_size=image_size,
+        )
+
     def first(self, count: int) -> Detections[V]:
         """Return the best `count` detections."""
         return self.select(slice(count))

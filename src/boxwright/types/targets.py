@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from boxwright.base.errors import DataError
 from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
 from boxwright.types.packing import collect_tensors, each_tensor
@@ -106,6 +107,22 @@ class Targets:
                 rows = value.new_full((len(value), more, *value.shape[2:]), torch.nan if name == "keypoints" else 0)
                 padded[name] = torch.cat([value, rows], dim=1)
         return Targets(**padded)
+
+    def require_masks(self, remedy: str) -> None:
+        """Raise if there are objects without masks.
+
+        Args:
+            remedy: What to change, for the message.
+
+        Raises:
+            DataError: Of a detector that learns masks.
+        """
+        if self.masks is None and bool(self.valid.any()):
+            raise DataError(f"the detector learns masks, but the records have none; {remedy}")
+
+    def drawing_keys(self) -> Tensor:
+        """Return int64 [B] from which follows what is drawn for each image: its key, or its place without keys."""
+        return torch.arange(len(self.labels), device=self.labels.device) if self.keys is None else self.keys
 
     def pin_memory(self) -> Targets:
         """Return a copy in pinned memory."""

@@ -339,10 +339,7 @@ class ObjectNoise:
         batch, count = targets.labels.shape
         # By the padded number of objects, which parts of a batch share.
         groups = max(1, self.num_queries // max(count, 1))
-        keys = targets.keys
-        if keys is None:
-            keys = torch.arange(batch, device=targets.labels.device)
-        drawn = uniforms(keys, groups * 2 * count * _DRAWS).view(batch, groups, 2, count, _DRAWS)
+        drawn = uniforms(targets.drawing_keys(), groups * 2 * count * _DRAWS).view(batch, groups, 2, count, _DRAWS)
         valid = targets.valid & (targets.weights > 0)
         if targets.annotated is not None:
             valid = valid & targets.annotated[:, None]

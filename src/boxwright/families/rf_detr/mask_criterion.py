@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.base.errors import DataError
 from boxwright.families.rf_detr.masks import MaskFactors
 from boxwright.nn.ops.roi import masks_at
 from boxwright.nn.uniforms import uniforms
@@ -71,19 +70,11 @@ def read_masks(targets: Targets) -> GroundtruthMasks | None:
     Raises:
         DataError: If there are objects without masks.
     """
-    if targets.masks is None:
-        if bool(targets.valid.any()):
-            raise DataError(
-                "the detector learns masks, but the records have none; set load_instance_masks and mask_type in the "
-                "input reader, or remove the model's masks"
-            )
+    targets.require_masks("set load_instance_masks and mask_type in the input reader, or remove the model's masks")
+    if targets.masks is None or targets.labels.shape[1] == 0:
         return None
-    if targets.labels.shape[1] == 0:
-        return None
-    batch, device = len(targets.labels), targets.labels.device
     weights = torch.ones_like(targets.weights) if targets.mask_weights is None else targets.mask_weights
-    keys = torch.arange(batch, device=device) if targets.keys is None else targets.keys
-    return GroundtruthMasks(targets.masks, weights, keys)
+    return GroundtruthMasks(targets.masks, weights, targets.drawing_keys())
 
 
 # One point for so many cells of a mask.

@@ -97,12 +97,11 @@ class MaskHead(nn.Module):
         """
         shape = (size[0] // self.stride, size[1] // self.stride)
         refined = enlarged = F.interpolate(finest, shape, mode="bilinear", align_corners=False)
-        factors = []
+        factors, first = [], len(self.blocks) - len(layers)
         for number, block in enumerate(self.blocks):
             refined = block(refined)
-            place = number - len(self.blocks)
-            if place >= -len(layers):
-                factors.append(self._factors(refined, layers[place]))
+            if number >= first:
+                factors.append(self._factors(refined, layers[number - first]))
         if encoder is not None:
             factors.append(self._factors(enlarged, encoder))
         return tuple(factors)

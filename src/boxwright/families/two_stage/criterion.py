@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.base.errors import DataError
 from boxwright.families.two_stage.third_stage import masks_of_classes
 from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.nn.criteria.example_selection import HardExampleMiner, MinibatchSampler
@@ -131,12 +130,8 @@ class MaskCriterion:
         Raises:
             DataError: If there are objects without masks.
         """
+        targets.require_masks("set load_instance_masks and mask_type in the input reader, or number_of_stages: 2")
         if targets.masks is None:
-            if bool(targets.valid.any()):
-                raise DataError(
-                    "the detector learns masks, but the records have none; set load_instance_masks and mask_type in "
-                    "the input reader, or number_of_stages: 2"
-                )
             # Data-parallel processes wait for every gradient, the mask head's too.
             nothing = instances.logits.sum() * 0.0
             return {"Loss/BoxClassifierLoss/mask_loss": LossTerm(nothing, nothing.detach())}

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.base.device import constants
-from boxwright.base.errors import DataError
 from boxwright.families.center_net.criteria.task import known
 from boxwright.families.center_net.predictions import STRIDE, DeepMaskPredictions
 from boxwright.nn.criteria.criterion import LossTerm
@@ -122,13 +121,11 @@ class FromMasks:
         Raises:
             DataError: If there are objects without masks.
         """
+        given.targets.require_masks(
+            "set load_instance_masks and mask_type in the input reader, or deepmac_mask_estimation.task_loss_weight: 0"
+        )
         masks = given.targets.masks
         if masks is None:
-            if bool(given.targets.valid.any()):
-                raise DataError(
-                    "the detector learns masks, but the records have none; set load_instance_masks and mask_type in "
-                    "the input reader, or deepmac_mask_estimation.task_loss_weight: 0"
-                )
             return logits.sum((-2, -1)) * 0.0
         if self.side is None:
             rows = logits.flatten(0, 1)[:, None]

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from boxwright.base.device import constants
-from boxwright.base.errors import DataError
 from boxwright.families.center_net.cells import (
     CellBoxes,
     Grid,
@@ -50,11 +49,10 @@ class MaskTask:
             DataError: If there are objects without masks.
         """
         num_classes, grid = stages[-1].centers.shape[1], grid_shape(valid)
-        if targets.masks is None and bool(targets.valid.any()):
-            raise DataError(
-                "the detector learns masks, but the records have none; add them (image/object/mask of each record, "
-                "as the input reader's mask_type says), or remove mask_estimation_task"
-            )
+        targets.require_masks(
+            "add them (image/object/mask of each record, as the input reader's mask_type says), or remove "
+            "mask_estimation_task"
+        )
         if targets.masks is None:
             segmentation = targets.boxes.new_zeros(len(valid), num_classes, *grid)
         else:
