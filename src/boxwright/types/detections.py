@@ -105,6 +105,9 @@ class Detections(Generic[V]):
         Args:
             change: Takes points [..., 2], x and y, to that frame.
             image_size: (height, width) there.
+
+        Returns:
+            The same detections with points, boxes and masks' boxes there.
         """
 
         def corners(boxes: V) -> V:
