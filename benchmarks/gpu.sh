@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All that is measured on a GPU, by one command; the figures go to benchmarks/results/*-cuda.json, with a page of gpu.py's.
-# What matters most comes first, as a GPU may be lent for minutes; each part leaves what it has when it is cut off.
+# What matters most comes first; each part has a time limit, and leaves what it has when it is cut off.
 #
 #   benchmarks/gpu.sh [FOLDER WITH BOXWRIGHT'S PYTHON]      (.venv/bin without)
 set -euo pipefail

@@ -91,7 +91,7 @@ AP, AP50 = "DetectionBoxes_Precision/mAP", "DetectionBoxes_Precision/mAP@.50IOU"
     [
         ({AP: 0.1754, AP50: 0.3449, "Loss/total_loss": 1.5}, AP, "", "step 300  AP 0.175 (best)  AP50 0.345"),
         ({AP: 0.1754, AP50: 0.3449}, "", "night", "step 300  night  AP 0.175  AP50 0.345"),
-        ({AP: 0.1, AP50: 0.2, "Loss/a": 1.5}, "Loss/a", "", "step 300  AP 0.100  AP50 0.200  Loss/a 1.500 (best)"),
+        ({AP: 0.1, AP50: 0.2, "Loss/a": 1.5}, "Loss/a", "", "step 300  AP 0.100  AP50 0.200  a loss 1.500 (best)"),
         ({AP: -1.0, AP50: -1.0}, "", "", "step 300  AP no objects  AP50 no objects"),
         ({"PascalBoxes/mAP": 0.5, "Loss/a": 1.5}, "PascalBoxes/mAP", "", "step 300  PascalBoxes/mAP 0.500 (best)"),
         ({}, "", "", "step 300"),

@@ -204,6 +204,8 @@ def test_fine_tuning_by_name_keeps_the_pedigree(server: FileServer, tmp_path: Pa
     run = bw.train(written, "run", overrides=changes, listeners=[], **options)
     (origin,) = bw.load("run", device="cpu").config.pedigree
     assert (origin.name, origin.license, origin.data) == (NAME, "Apache-2.0", ["COCO 2017"])
+    # A configuration that replaces its own says nothing of the weights.
+    assert bw.load("run", device="cpu", config=bw.load_config("first.config")).config.pedigree == [origin]
     assert describe_origin(origin).startswith(f"{NAME} of nobody, trained on COCO 2017, license: Apache-2.0, SHA-256 ")
     # The class that COCO has is kept by name, the other starts fresh.
     assert run.step == 1

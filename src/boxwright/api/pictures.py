@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 OnePicture: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | IO[bytes] | Image.Image | NDArray[Any] | Tensor"
 SeveralPictures: TypeAlias = "list[Any] | tuple[Any, ...] | Iterator[Any]"
 
+_LOG = logging.getLogger("boxwright")
 _BATCH = 4
 _COLORS = 3
 _KINDS = "a path, an address, bytes of an image file, an open file, a PIL image, an HWC array or a CHW tensor"
@@ -140,9 +141,6 @@ def iterate_pictures_or_errors(
         except DataError as error:
             named = isinstance(image, str | os.PathLike)
             yield Picture(np.zeros((0, 0, _COLORS), np.uint8), os.fspath(image) if named else "", str(error))
-
-
-_LOG = logging.getLogger("boxwright")
 
 
 def _check_floats(images: Iterable[Any], white: float) -> None:

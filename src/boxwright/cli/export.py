@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from boxwright.base.errors import CheckpointError, ExportError
+from boxwright.base.settings import setting
 from boxwright.cli.console import console, suggest
 from boxwright.cli.options import model_option, require_checkpoint, source_path
 from boxwright.exporters.other_formats import way_to
@@ -80,14 +81,6 @@ FormatName = Annotated[
         "by the target's name.",
     ),
 ]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--pipeline_config_path",
-        "--config",
-        help="The model's configuration: weights of TF2 need it; a run's may change its post-processing.",
-    ),
-]
 Images = Annotated[
     list[Path] | None,
     typer.Option(
@@ -106,33 +99,70 @@ Verify = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExportConfiguration:
+    """The configuration of the model, and its changes; `boxwright export` has an option for each."""
+
+    pipeline_config_path: Path | None = setting(
+        None,
+        "The model's configuration: weights of TF2 need it; a run's may change its post-processing.",
+        flags=("--pipeline_config_path", "--config"),
+    )
+    changes: tuple[str, ...] = setting(
+        (), "Change the configuration, as in --set num_classes=4; may be repeated.", flags=("--set",)
+    )
+
+
+_OWN = ExportConfiguration()
+
+
 def export_command(
     settings: ExportSettings,
     source: Source = None,
     target: Target = None,
     format: FormatName = None,
-    pipeline_config_path: Config = None,
+    configuration: ExportConfiguration = _OWN,
     images: Images = None,
     model_dir: ModelDir = None,
     verify: Verify = None,
 ) -> None:
     """Export a detector to another runtime, after comparing the two; or write its weights alone."""
-    source, target = _named(source, target, model_dir)
-    require_checkpoint(source)
+    path, target = _named(source, target, model_dir)
+    require_checkpoint(path)
+    model = _Source(path, configuration)
     chosen = _find_format(format, target)
     if settings.require_license:
-        _require_licenses(source, settings.require_license)
+        _require_licenses(model, settings.require_license)
     if verify is None and chosen in _WEIGHTS:
-        _write_weights(source, target, chosen, pipeline_config_path)
+        _write_weights(model, target, chosen)
         return
     if chosen is Format.TRITON:
-        settings, chosen, target = _repository_settings(source, target, settings, verify), Format.ONNX, None
+        settings, chosen, target = _repository_settings(path, target, settings, verify), Format.ONNX, None
     if settings.triton is not None and (chosen is not Format.ONNX or verify is not None):
         raise ExportError("--triton: Triton serves .onnx files; use it with --format onnx")
     if verify is not None:
-        _verify(source, verify, pipeline_config_path, images or [], settings)
+        _verify(model, verify, images or [], settings)
         return
-    _write_export(source, target, chosen, pipeline_config_path, images or [], settings)
+    _write_export(model, target, chosen, images or [], settings)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A trained model, and what replaces its own configuration."""
+
+    path: Path
+    replacing: ExportConfiguration
+
+    def restore(self) -> tuple[Detector, TrainEvalPipelineConfig, int]:
+        """Return the detector on the CPU, its configuration and its step."""
+        from boxwright.pipeline.load import load_config, with_overrides
+        from boxwright.weights.restore import restore_detector, stored_config
+
+        path, changes = self.replacing.pipeline_config_path, self.replacing.changes
+        config = load_config(path) if path else None
+        if changes:
+            config = with_overrides(config or stored_config(self.path), changes)
+        return restore_detector(self.path, config=config)
 
 
 def _find_format(name: str | None, target: Path | None) -> Format:
@@ -161,12 +191,12 @@ def _format_of_name(target: Path) -> Format:
     raise ExportError(f"{target}: no format is known by this name; expected {endings}, or name it with --format")
 
 
-def _require_licenses(source: Path, allowed: str) -> None:
+def _require_licenses(model: _Source, allowed: str) -> None:
     """Raise an ExportError unless the weights that a model's descend from have one of the licenses."""
-    from boxwright.weights.open_model import open_model
     from boxwright.weights.pedigree import require_licenses
 
-    require_licenses(open_model(source, device="cpu").config, [word.strip() for word in allowed.split(",")])
+    _, config, _ = model.restore()
+    require_licenses(config, [word.strip() for word in allowed.split(",")])
 
 
 def _repository_settings(
@@ -187,25 +217,18 @@ def _repository_settings(
 
 
 def _write_export(
-    source: Path,
-    target: Path | None,
-    chosen: Format,
-    config_path: Path | None,
-    images: list[Path],
-    settings: ExportSettings,
+    model: _Source, target: Path | None, chosen: Format, images: list[Path], settings: ExportSettings
 ) -> None:
     """Export a detector, and print its comparison."""
     from boxwright.config.load import dump_message
     from boxwright.exporters.export import ExportDescription, export, report_path
-    from boxwright.pipeline.load import load_config
     from boxwright.weights.open_model import export_folder, remember
-    from boxwright.weights.restore import restore_detector
 
-    path, graph = target or export_folder(source) / _NAMES[chosen], settings.to_graph_options()
+    path, graph = target or export_folder(model.path) / _NAMES[chosen], settings.to_graph_options()
     if settings.triton is not None and graph.batch:
         raise ExportError("--batch: Triton's repository lets its server choose how many pictures it takes; remove one")
     # On the CPU, whatever the machine has: graphs are traced and compared there.
-    detector, config, step = restore_detector(source, config=load_config(config_path) if config_path else None)
+    detector, config, step = model.restore()
     if settings.context is not None:
         remember(detector, settings.context)
     pictures, origin = comparison_pictures(images, config, detector)
@@ -239,15 +262,13 @@ def _suggest_use(path: Path, *, detects_any: bool) -> None:
         suggest("inspect", path)
 
 
-def _verify(source: Path, file: Path, config_path: Path | None, images: list[Path], settings: ExportSettings) -> None:
+def _verify(model: _Source, file: Path, images: list[Path], settings: ExportSettings) -> None:
     """Compare an exported file with its detector on this machine."""
     from boxwright.exporters.export import verify
-    from boxwright.pipeline.load import load_config
     from boxwright.runtime.sessions import read_metadata
     from boxwright.weights.open_model import remember
-    from boxwright.weights.restore import restore_detector
 
-    detector, config, _ = restore_detector(source, config=load_config(config_path) if config_path else None)
+    detector, config, _ = model.restore()
     if settings.context is not None:
         remember(detector, settings.context)
     pictures, origin = comparison_pictures(images, config, detector)
@@ -351,10 +372,9 @@ def _require_version(config: TrainEvalPipelineConfig, chosen: Format) -> None:
         )
 
 
-def _write_weights(source: Path, target: Path | None, chosen: Format, config_path: Path | None) -> None:
+def _write_weights(model: _Source, target: Path | None, chosen: Format) -> None:
     if target is None:
         raise ExportError(f"--format {chosen.value}: name what to write")
-    from boxwright.pipeline.load import load_config
     from boxwright.weights.export_weights import (
         refuse_other_models_folder,
         write_description,
@@ -362,10 +382,8 @@ def _write_weights(source: Path, target: Path | None, chosen: Format, config_pat
         write_tensorflow_checkpoint,
         write_transformers,
     )
-    from boxwright.weights.restore import restore_detector
 
-    config = load_config(config_path) if config_path else None
-    detector, config, step = restore_detector(source, config=config)
+    detector, config, step = model.restore()
     _require_version(config, chosen)
     if chosen is Format.TRANSFORMERS:
         target = write_transformers(detector, config, target)

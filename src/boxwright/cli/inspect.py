@@ -119,7 +119,7 @@ def print_account(dataset: Dataset) -> None:
     from boxwright.data.account import take_account
 
     for line in take_account(dataset, count_progress("look at pictures and labels")).lines():
-        console.print(line, highlight=False)
+        console.print(line)
 
 
 def _is_annotations(path: Path) -> bool:
@@ -253,7 +253,7 @@ def _show_augmented(data: str, output: Output) -> None:
     choices = sheet.with_suffix(".txt")
     write_whole(choices, "\n".join(texts) + "\n")
     for text in texts[:_SHOWN]:
-        console.print(text, highlight=False)
+        console.print(text)
     console.print(f"{len(previews)} samples as the network sees them: {sheet}; choices: {choices}")
     suggest("train", "--pipeline_config_path", data, "--model_dir", "model")
 

@@ -270,7 +270,7 @@ def _prepare_configuration(
     folder = model_dir or Path("model")
     path, choices = start_run(str(data), folder, init, track_progress, changes)
     print_choices(choices)
-    console.print(f"configuration: {folder / path.name}")
+    console.print(f"configuration: {path}")
     return path, folder
 
 

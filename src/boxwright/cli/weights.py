@@ -78,8 +78,8 @@ def _print_groups(listed: list[PublishedWeights], cached: set[str]) -> None:
             ap = "" if weights.ap is None else f"{weights.ap:.1f}{'*' if weights.ap_note else ' '}"
             size = f"{weights.size / 1e6:.1f}" if weights.size is not None else ""
             unopened = weights.holds == "detector" and not weights.opens
-            mark = "cached" if weights.name in cached else "not yet" if unopened else ""
-            mark = "refused" if weights.refused else mark
+            marks = {"refused": bool(weights.refused), "cached": weights.name in cached, "not yet": unopened}
+            mark = next((mark for mark, applies in marks.items() if applies), "")
             print(f"  {weights.name:{widest}}  {ap:>5}  {size:>6}  {mark}".rstrip())
     print(
         "\nAP: by their authors, on COCO's val2017; *: of what `weights info` says\n"
@@ -172,7 +172,7 @@ def fetch_command(
     from boxwright.weights.fetch import Fetching, fetch_published
 
     path = fetch_published(_named(name), Fetching(cache, again=again, console=console if quiet else None))
-    console.print(f"{name}: {path}", soft_wrap=True)
+    console.print(f"{name}: {path}")
 
 
 @app.command("verify", cls=PlainCommand)
@@ -188,7 +188,7 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights,
     weights, digest = identify_published(file)
     if weights is not None:
         how = "its SHA-256 agrees" if weights.sha256 else "it was fetched here, and its SHA-256 is not stated"
-        console.print(f"{file} is {weights.name} of {weights.publisher}: {how}", soft_wrap=True)
+        console.print(f"{file} is {weights.name} of {weights.publisher}: {how}")
         return
     size = file.stat().st_size
     by_name = next((entry for entry in published_weights() if entry.file == file.name), None)

@@ -110,16 +110,16 @@ def metric_text(value: float, decimals: int = 4) -> str:
     return f"{value:.{decimals}f}" if value >= 0 else "no objects"
 
 
-_SHORT_NAMES = {"DetectionBoxes_Precision/mAP": "AP", "DetectionBoxes_Precision/mAP@.50IOU": "AP50"}
+_SHOWN = ("DetectionBoxes_Precision/mAP", "DetectionBoxes_Precision/mAP@.50IOU")
 
 
 def evaluation_line(step: int, event: Evaluated) -> str:
     """Return a line with COCO's AP and AP50, else the first metric; and the metric that chooses the best checkpoint."""
-    shown = [name for name in _SHORT_NAMES if name in event.metrics] or list(event.metrics)[:1]
+    shown = [name for name in _SHOWN if name in event.metrics] or list(event.metrics)[:1]
     if event.best_metric and event.best_metric not in shown:
         shown.append(event.best_metric)
     parts = [f"step {step}", *([event.name] if event.name else [])]
     for name in shown:
         best = " (best)" if name == event.best_metric else ""
-        parts.append(f"{_SHORT_NAMES.get(name, name)} {metric_text(event.metrics[name], 3)}{best}")
+        parts.append(f"{readable_name(name)} {metric_text(event.metrics[name], 3)}{best}")
     return "  ".join(parts)

@@ -104,7 +104,7 @@ def _restore(
         return _restore_folder(path, config, categories)
     path, content = find_checkpoint(path)
     own = read_config(content, path)
-    config = own if config is None or config.model is None else keep_version(config, own)
+    config = _replaced(own, config)
     own_classes = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories or own_classes)
     detector.white_level = white_level(config) or white_level(own)
@@ -126,6 +126,15 @@ def _restore(
     return detector.eval(), config, int(content["step"])
 
 
+def _replaced(own: m.TrainEvalPipelineConfig, config: m.TrainEvalPipelineConfig | None) -> m.TrainEvalPipelineConfig:
+    """Return the configuration that replaces a model's own, with the version and the pedigree of its weights."""
+    if config is None or config.model is None:
+        return own
+    config = copy.deepcopy(keep_version(config, own))
+    config.pedigree = own.pedigree
+    return config
+
+
 def _restore_weights(
     path: Path, config: m.TrainEvalPipelineConfig | None, categories: Categories | None
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
@@ -145,7 +154,7 @@ def _restore_folder(
     if not is_file(path / CONFIG):
         return _restore_weights(path / WEIGHTS, config, categories)
     own = load_config(path / CONFIG)
-    config = own if config is None or config.model is None else keep_version(config, own)
+    config = _replaced(own, config)
     detector, config, _ = _restore_weights(path / WEIGHTS, config, categories or _label_map(own, path))
     detector.white_level = white_level(config) or white_level(own)
     return detector, config, step_in(path)

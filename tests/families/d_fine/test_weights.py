@@ -10,10 +10,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.base.errors import CheckpointError
 from boxwright.base.safetensors_file import read_safetensors
+from boxwright.cli.main import app
 from boxwright.config.load import parse_message
 from boxwright.families.d_fine.layouts import SIZES
 from boxwright.families.d_fine.weights import authors_name, is_ignored, our_name, to_transformers
@@ -182,6 +184,11 @@ def test_a_training_state_does_not_tell_the_activation(tmp_path: Path, scheduler
     opened = bw.load(path, device="cpu", config=bw.load_config("preset:d_fine_n_coco", ["num_classes=4"]))
     scores = opened.detector.network.state_dict()["decoder.dec_score_head.0.weight"]
     assert torch.equal(scores, state["decoder.dec_score_head.0.weight"])
+    # As the error says it, on the command line.
+    target = tmp_path / "own.safetensors"
+    words = ["export", str(path), str(target), "--config", "preset:d_fine_n_coco", "--set", "num_classes=4"]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    assert torch.equal(read_safetensors(target)["decoder.dec_score_head.0.weight"], scores)
 
 
 @pytest.mark.parametrize(

@@ -220,8 +220,7 @@ def start_run(
         raise ConfigError(
             f"{folder} contains a run of another configuration; name another folder with --model_dir, or out="
         )
-    started = init_config(data, path, settings, progress=progress, overrides=overrides)
-    return started.config, started.choices
+    return path, init_config(data, path, settings, progress=progress, overrides=overrides).choices
 
 
 def _wait_for(path: Path) -> None:
