@@ -6,7 +6,7 @@ import pytest
 
 from boxwright.types import Categories, Category
 from boxwright.types.categories import coco_classes
-from boxwright.types.class_names import find_same_class, objects365_classes
+from boxwright.types.class_names import find_same_class, objects365_classes, snapshot_serengeti_classes
 
 # Of D-FINE's solver: the index among Objects365's classes, from 0, of each of COCO's 80.
 # fmt: off
@@ -28,6 +28,14 @@ def test_objects365_has_365_classes_after_an_unused_row() -> None:
     assert (len(categories), categories.num_slots) == (365, 366)
     assert categories.by_label(0).name == "class 1"  # no class of the data set
     assert [categories.by_id(number).name for number in (1, 2, 365)] == ["Person", "Sneakers", "Table Tennis"]  # type: ignore[union-attr]
+
+
+def test_snapshot_serengeti_has_the_object_detection_apis_48_classes() -> None:
+    categories = snapshot_serengeti_classes()
+    assert len(categories) == categories.num_slots == len({item.name for item in categories}) == 48
+    known = {1: "human", 5: "zebra", 16: "guineaFowl", 20: "lionFemale", 38: "lionMale", 48: "zorilla"}
+    assert {number: categories.by_id(number).name for number in known} == known  # type: ignore[union-attr]
+    assert categories.by_label(4).name == "zebra"
 
 
 def test_coco_finds_the_rows_that_d_fines_authors_take() -> None:

@@ -106,8 +106,8 @@ def test_a_detector_fits_its_preset(name: str) -> None:
     # The zoo's page says 1280 of D6, and the configuration of that name 1408.
     if weights.input_size and name != "efficientdet_d6_coco17":
         assert sides_of(message.image_resizer) == tuple(map(int, re.split("[×–]", weights.input_size)))
-    if weights.categories is not None:
-        assert weights.categories.num_slots == COUNTS[weights.classes]
+    assert weights.categories is not None
+    assert weights.categories.num_slots == COUNTS[weights.classes]
 
 
 # By effdet 0.4.1's own configurations and networks: parameters, side of inputs, side of the smallest anchor in strides, and

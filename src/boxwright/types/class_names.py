@@ -1,4 +1,4 @@
-"""Names of classes across data sets: Objects365's, and which names mean the same objects as COCO's."""
+"""Names of classes across data sets: Objects365's, Snapshot Serengeti's, and which mean the same objects as COCO's."""
 
 from __future__ import annotations
 
@@ -50,6 +50,15 @@ _OBJECTS365 = (
     "Comb", "Dumpling", "Oyster", "Table Teniis paddle", "Cosmetics Brush/Eyeliner Pencil", "Chainsaw", "Eraser",
     "Lobster", "Durian", "Okra", "Lipstick", "Cosmetics Mirror", "Curling", "Table Tennis",
 )
+# In the order of the ids of the Object Detection API's snapshot_serengeti_label_map.pbtxt, which count from 1.
+_SNAPSHOT_SERENGETI = (
+    "human", "gazelleGrants", "reedbuck", "dikDik", "zebra", "porcupine", "gazelleThomsons", "hyenaSpotted",
+    "warthog", "impala", "elephant", "giraffe", "mongoose", "buffalo", "hartebeest", "guineaFowl", "wildebeest",
+    "leopard", "ostrich", "lionFemale", "koriBustard", "otherBird", "batEaredFox", "bushbuck", "jackal", "cheetah",
+    "eland", "aardwolf", "hippopotamus", "hyenaStriped", "aardvark", "hare", "baboon", "vervetMonkey", "waterbuck",
+    "secretaryBird", "serval", "lionMale", "topi", "honeyBadger", "rodents", "wildcat", "civet", "genet", "caracal",
+    "rhinoceros", "reptiles", "zorilla",
+)
 # fmt: on
 
 # To COCO's names, Darknet's (which are VOC's) and Objects365's, as D-FINE's authors take one's class for the other's.
@@ -72,6 +81,11 @@ _COCO_NAMES = DARKNET_NAMES | {
 def objects365_classes() -> Categories:
     """Return Objects365's 365 classes, whose labels are their ids, as networks with an unused output 0 have them."""
     return Categories(tuple(Category(number, number, name) for number, name in enumerate(_OBJECTS365, 1)))
+
+
+def snapshot_serengeti_classes() -> Categories:
+    """Return the 48 classes of Snapshot Serengeti that the Object Detection API's detectors of it have."""
+    return Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(_SNAPSHOT_SERENGETI)))
 
 
 def find_same_class(categories: Categories, wanted: Category) -> Category | None:

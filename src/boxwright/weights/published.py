@@ -21,8 +21,8 @@ from boxwright.base.nearest import did_you_mean
 from boxwright.config.preset import preset_names
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.load import load_config
-from boxwright.types.categories import Categories, coco_classes, coco_classes_by_id
-from boxwright.types.class_names import objects365_classes
+from boxwright.types.categories import Categories, Category, coco_classes, coco_classes_by_id
+from boxwright.types.class_names import objects365_classes, snapshot_serengeti_classes
 
 _TABLE = "published_weights.toml"
 _OWN_TABLE = "BOXWRIGHT_WEIGHTS_TABLE"
@@ -108,6 +108,10 @@ class PublishedWeights:
                 return coco_classes_by_id()
             case "objects365":
                 return objects365_classes()
+            case "serengeti48":
+                return snapshot_serengeti_classes()
+            case "wider_face":
+                return Categories((Category(0, 1, "face"),))
         return None
 
     def check_supported(self) -> None:
