@@ -91,6 +91,23 @@ def test_an_unknown_option_is_an_error_of_one_line(words: tuple[str, ...], answe
     assert " ".join(["boxwright", *words, "--help"]) in line or "did you mean" in line
 
 
+@pytest.mark.parametrize("number", ["1_0", "٣", "１", "0x10"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "data", "--augmented"),
+        ("predict", "a", "--model", "demo", "--max_boxes"),
+        ("benchmark", "a", "--batch", "1", "--batch"),
+    ],
+)
+def test_numbers_are_spelled_with_digits_of_ascii(
+    words: tuple[str, ...], number: str, answer: Callable[..., str]
+) -> None:
+    (line,) = answer((*words, number), 2).splitlines()
+    assert words[-1] in line
+    assert "number" in line or "integer" in line
+
+
 @pytest.mark.parametrize("words", [(), ("weights",), ("config",)])
 def test_a_group_alone_prints_its_help(words: tuple[str, ...], answer: Callable[..., str]) -> None:
     assert answer(words, 0) == answer((*words, "--help"), 0)

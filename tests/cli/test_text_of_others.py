@@ -59,6 +59,19 @@ def test_a_terminal_gets_no_control_characters(name: str) -> None:
     assert printed("浣熊 naïve").strip() == "浣熊 naïve"
 
 
+@pytest.mark.parametrize(
+    ("name", "row"), [("a\nb", r"a\u000ab"), ("a\r\nb", r"a\u000d\u000ab"), ("a\n\n", r"a\u000a\u000a")]
+)
+def test_a_row_of_a_table_stays_a_line(name: str, row: str) -> None:
+    """A name with an end of a line would look like another row; what has lines of its own is a `Text`."""
+    table = Table("class", "boxes", show_header=False, box=None)
+    table.add_row(name, "3")
+    table.add_row(Text("one\ntwo"), "4")
+    first, *others = printed(table).splitlines()
+    assert first.split() == [row, "3"]
+    assert [line.split() for line in others] == [["one", "4"], ["two"]]
+
+
 def test_a_printed_document_is_read_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     print_document(json.dumps(NAMES, ensure_ascii=False))
     text = capsys.readouterr().out

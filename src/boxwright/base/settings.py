@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.nearest import did_you_mean
+from boxwright.base.text import is_count
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +45,7 @@ def device_name(device: AnyDevice) -> str:
         ConfigError: For what names no device.
     """
     if isinstance(device, str):
-        return f"cuda:{device}" if device.isdecimal() else device
+        return f"cuda:{device}" if is_count(device) else device
     if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
         return f"cuda:{device}"
     if type(device).__module__ == "torch" and type(device).__name__ == "device":  # PyTorch may not be imported

@@ -18,7 +18,7 @@ _ADDRESS = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+)://(\S+)")
 _USER = re.compile(r"^(?:[^/@]*:[^/@]*[^/@0-9:][^/@]*/.*@|[^/]*@)")
 # Not what follows an address in a sentence.
 _QUERY = re.compile(r"\?[^#]*?(?=#|[)\]>,.:;'\"]*$)")
-_MOST_DIGITS = 18
+_MOST_DIGITS = 18  # which fit in int64
 # Spreadsheets run a cell that begins like this; Excel drops a quote before it.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
@@ -29,6 +29,11 @@ def visible(text: str) -> str:
     Unchanged, they could set a terminal's title, clear its screen, or show another order than the text has.
     """
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def visible_line(text: str) -> str:
+    r"""Return a text as `visible` does, and in one line: with the ends of lines as \u000a, too."""
+    return visible(text).replace("\n", "\\u000a")
 
 
 def without_secrets(text: str) -> str:

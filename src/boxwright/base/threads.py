@@ -14,6 +14,7 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path, PurePosixPath
 
 from boxwright.base.errors import BoxwrightError
+from boxwright.base.text import is_count
 
 # A user who sets one of these has chosen how threads wait.
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -45,7 +46,7 @@ def runtime_threads() -> int:
     Those runtimes read neither OMP_NUM_THREADS nor a container's quota.
     """
     text = os.environ.get(_COUNT, "").split(",")[0].strip()
-    if text.isdecimal() and int(text) > 0:
+    if is_count(text) and int(text) > 0:
         return int(text)
     usable = usable_cpus()
     return usable if usable < (os.cpu_count() or 1) else 0

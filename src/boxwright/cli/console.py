@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
+from rich.text import Text
 
-from boxwright.base.text import visible, without_secrets
+from boxwright.base.text import visible, visible_line, without_secrets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +42,14 @@ class TextConsole(Console):
     def is_terminal(self) -> bool:
         """Whether what is printed goes to a terminal."""
         return super().is_terminal and self.file.isatty()
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects, of which a str may have several lines."""
+        super().print(*(Text(item) if isinstance(item, str) else item for item in objects), **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a cell of a table in one line: a name of two would look like two rows. A `Text` may have several."""
+        return super().render_str(visible_line(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield what is printed, also of the cells of tables; Rich's own controls, as of progress bars, are kept."""

@@ -189,7 +189,7 @@ def _print(findings: list[Finding]) -> None:
     table = Table("verdict", "check", "finding and remedy", box=None, padding=(0, 2, 0, 0))
     for finding in findings:
         text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
-        table.add_row(Text(finding.verdict, _COLORS[finding.verdict]), finding.check, text)
+        table.add_row(Text(finding.verdict, _COLORS[finding.verdict]), finding.check, Text(text))
     console.print(table)
     counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in _COLORS}
     console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))

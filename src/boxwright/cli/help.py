@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from boxwright.base.nearest import did_you_mean, nearest_name
+from boxwright.base.text import to_number
 from boxwright.cli.words import OTHER_NAMES
 
 # Help spells options with underscores, as TensorFlow's scripts do; hyphens are accepted everywhere.
@@ -44,7 +45,22 @@ class PlainCommand(TyperCommand):
         for word in () if ctx.resilient_parsing else self._unknown(args):
             hint = _hint(word, OTHER_NAMES.get(self.name or "", {}), self._options())
             ctx.fail(f"no option --{word}; {hint or f'{ctx.command_path} --help lists the options'}")
-        return super().parse_args(ctx, args)
+        texts, *_ = self.make_parser(ctx).parse_args(args=list(args))
+        rest = super().parse_args(ctx, args)
+        for name, text in texts.items():
+            self._refuse_other_digits(ctx, name, text)
+        return rest
+
+    def _refuse_other_digits(self, ctx: Any, name: str, text: Any) -> None:
+        """Fail if a number is spelled with digits other than ASCII's, or with underscores, which Python's parsers read."""
+        texts, values = (item if isinstance(item, list | tuple) else [item] for item in (text, ctx.params.get(name)))
+        for spelled, value in zip(texts, values, strict=False):
+            if isinstance(spelled, str) and isinstance(value, int | float) and not isinstance(value, bool):
+                try:
+                    to_number(spelled)
+                except ValueError as error:
+                    option = next(param for param in self.params if param.name == name)
+                    ctx.fail(f"{option.opts[0]}: {error}")
 
     def _options(self) -> dict[str, Any]:
         """Return the options by name, without dashes."""

@@ -15,6 +15,7 @@ import typer
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.paths import require_path
+from boxwright.base.text import is_count
 from boxwright.cli.console import console, errors, importing, print_document, print_json_only, suggest
 from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
@@ -228,7 +229,7 @@ def _is_in_shard(number: int, shards: str) -> bool:
     if not shards:
         return True
     share, _, count = shards.partition("/")
-    if not (share.isdecimal() and count.isdecimal() and 1 <= int(share) <= int(count)):
+    if not (is_count(share) and is_count(count) and 1 <= int(share) <= int(count)):
         raise ConfigError(f"--shards {shards}: expected SHARD/SHARDS, such as 3/16")
     return number % int(count) == int(share) - 1
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from boxwright.base.errors import shortened
 from boxwright.base.nearest import did_you_mean
+from boxwright.base.text import to_number
 from boxwright.config.field import Field, ValueProblem
 from boxwright.config.message import Message
 from boxwright.config.tree import Block, Location, Pair, Scalar, Value, ValueList, joined
@@ -223,7 +224,7 @@ def _read_float(scalar: Scalar) -> float | None:
     if (integer := _integer(text)) is not None:
         return float(integer)
     try:
-        return float(text.removesuffix("f")) if re.match(r"-?[0-9.]", text) and "_" not in text else None
+        return to_number(text.removesuffix("f")) if re.match(r"-?[0-9.]", text) else None
     except ValueError:
         return None
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from boxwright.base.errors import DataError
+from boxwright.base.text import is_count
 from boxwright.data.image_io import ImageHeader
 from boxwright.data.picture_dataset import BoxesAre, Size
 from boxwright.data.reading import Notices
@@ -98,8 +99,6 @@ class CocoUnits:
 
 
 Row = dict[str, Any]
-# 18 digits fit in int64.
-_MOST_DIGITS = 18
 # What tools write for an image without objects, besides an empty list.
 _NO_BOX = ([0, 0, 0, 0], [-1, -1, -1, -1])
 
@@ -183,7 +182,7 @@ def category_number(value: object) -> int | None:
 
 
 def _spelled(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+    return int(text) if is_count(text) else None
 
 
 def _without_superclass(rows: list[Row], content: Row, notices: Notices) -> list[Row]:

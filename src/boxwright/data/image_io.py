@@ -37,7 +37,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from boxwright.base.errors import DataError, first_line, is_shortage
 from boxwright.base.files import read_file, reading_file
 from boxwright.base.limits import IMAGE_PIXELS
-from boxwright.data.picture_files import picture_format
+from boxwright.data.picture_files import count_webp_pixels, picture_format
 from boxwright.types.pixels import LARGEST, WIDE_MODES, ValueRange, read_pil, to_levels
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -182,6 +182,7 @@ def _open_image_file(file: BinaryIO, where: str) -> Iterator[Image.Image]:
     if not head:
         raise DataError(f"{where}: the image is empty (0 bytes)")
     file.seek(0)
+    pixels = count_webp_pixels(head)  # libwebp allocates when the file is opened
     _raise_pillow_limit(IMAGE_PIXELS.value)
     try:
         with warnings.catch_warnings():
@@ -189,6 +190,7 @@ def _open_image_file(file: BinaryIO, where: str) -> Iterator[Image.Image]:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(file, formats=FORMATS) as image:
                 _check_size(image, where)
+                pixels = image.width * image.height
                 yield image
     except UnidentifiedImageError:
         name = picture_format(head)
@@ -205,9 +207,22 @@ def _open_image_file(file: BinaryIO, where: str) -> Iterator[Image.Image]:
         problem = f"more than the {IMAGE_PIXELS.value:,} {IMAGE_PIXELS.what} allowed"
         raise DataError(f"{where}: {problem} ({IMAGE_PIXELS.variable} raises that)") from None
     except Exception as error:  # Pillow's plugins raise all kinds of exceptions
-        if is_shortage(error):
+        if is_shortage(error) or not _has_memory(pixels):
             raise MemoryError(f"{where}: not enough memory to decode the image") from error
         raise DataError(f"{where}: the image cannot be decoded: {first_line(error)}") from None
+
+
+# The most that a library allocates: libwebp two canvases and the picture, of 4 bytes a pixel each.
+_LIBRARY_BYTES = 12
+
+
+def _has_memory(pixels: int) -> bool:
+    """Return whether there is memory to decode so many pixels; errors of libraries may not tell lack from damage."""
+    try:
+        np.empty(_LIBRARY_BYTES * pixels, np.uint8)
+    except MemoryError:
+        return False
+    return True
 
 
 def _raise_pillow_limit(pixels: int) -> None:
@@ -263,8 +278,7 @@ def parse_header(data: bytes, where: str) -> ImageHeader:
 
 # EXIF orientation to the transform that makes pixels upright.
 _ORIENTATION = 0x0112
-# TIFF's tags.
-_WIDTH, _LENGTH = 256, 257
+_WIDTH, _LENGTH = 256, 257  # TIFF's tags
 _TURNS: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
     2: lambda array: array[:, ::-1],
     3: lambda array: array[::-1, ::-1],
@@ -274,10 +288,7 @@ _TURNS: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
     7: lambda array: array[::-1, ::-1].transpose(1, 0, 2),
     8: lambda array: np.rot90(array),
 }
-
-
-# The others undo themselves.
-_BACK = {6: 8, 8: 6}
+_BACK = {6: 8, 8: 6}  # the others undo themselves
 
 
 def _stored_size(image: Image.Image) -> tuple[int, int]:
@@ -296,6 +307,8 @@ def _decode_jpeg(data: bytes) -> NDArray[np.uint8] | None:
             return np.asarray(simplejpeg.decode_jpeg(data, fastdct=True))
         simplejpeg.decode_jpeg(data, "CMYK")  # checks that the file is complete; Pillow converts the colors
     except ValueError as error:
+        if is_shortage(error):  # which Pillow would call a broken stream
+            raise
         if "premature end" in str(error).lower():
             raise ValueError(f"it is cut off ({error})") from None
     return None
@@ -376,8 +389,7 @@ def measure_depth(data: bytes, where: str) -> ValueRange | None:
         return None if values is None else ValueRange.measure(values, _stated_white(image))
 
 
-# Of 16 bits, this is a sixteenth.
-_DARK = 4095
+_DARK = 4095  # a sixteenth of 16 bits
 
 
 def explain_darkness(data: bytes, where: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import read_file
+from boxwright.base.text import is_count
 from boxwright.data.dataset import Dataset, shard_sizes, with_white_level
 from boxwright.types import Categories, Sample
 
@@ -127,8 +128,7 @@ def read_sample_list(path: str | Path) -> list[tuple[int, str]]:
         number, _, name = line.strip().partition(" ")
         if not number or number.startswith("#"):
             continue
-        # int() alone would accept digits of other scripts, and underscores.
-        if not (number.isascii() and number.isdecimal() and len(number) < 12):
+        if not is_count(number) or len(number) > 11:
             raise DataError(f"{path}: line {place}: expected a number and a file's name, found {line[:60]!r}")
         rows.append((int(number), name.strip()))
     if not rows:

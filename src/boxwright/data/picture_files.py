@@ -62,6 +62,20 @@ def picture_format(head: bytes) -> str:
     return next((name for start, name in _MAGIC if head.startswith(start)), "")
 
 
+def count_webp_pixels(head: bytes) -> int:
+    """Return the pixels that a WebP states in its first 32 bytes; 0 for other files and kinds of WebP."""
+    if picture_format(head) != "WEBP" or len(head) < _HEAD:
+        return 0
+    if head[12:16] == b"VP8X":  # with alpha, frames or metadata
+        return (int.from_bytes(head[24:27], "little") + 1) * (int.from_bytes(head[27:30], "little") + 1)
+    if head[12:16] == b"VP8L":  # lossless
+        sides = int.from_bytes(head[21:25], "little")
+        return (sides % 2**14 + 1) * ((sides >> 14) % 2**14 + 1)
+    if head[12:16] == b"VP8 ":
+        return int.from_bytes(head[26:28], "little") % 2**14 * (int.from_bytes(head[28:30], "little") % 2**14)
+    return 0
+
+
 def is_picture(path: Path) -> bool:
     """Return whether a file is a picture, by its ending or, with an unknown one, by its first bytes."""
     ending = path.suffix.lower()

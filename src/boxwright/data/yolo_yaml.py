@@ -9,6 +9,7 @@ import yaml
 
 from boxwright.base.errors import DataError, first_line
 from boxwright.base.files import file_size
+from boxwright.base.text import is_count
 from boxwright.base.yaml_text import load_yaml
 from boxwright.data.reading import read_text
 
@@ -81,7 +82,7 @@ def _by_number(names: dict[Any, Any], path: Path, *, from_one: bool) -> list[Any
     for key, name in names.items():
         # JSON has no other keys than text.
         whole = isinstance(key, int) and not isinstance(key, bool)
-        if not whole and not (isinstance(key, str) and key.strip().isdecimal() and len(key) < 10):
+        if not whole and not (isinstance(key, str) and is_count(key.strip())):
             raise DataError(f"{path}: names: expected a list of class names, or a mapping from 0, 1, … to them")
         if int(key) in numbered:
             raise DataError(f"{path}: names: class {int(key)} is there twice")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import ExportError, OutputError
 from boxwright.base.files import make_folder, write_whole
 from boxwright.base.settings import with_options
+from boxwright.base.text import is_count
 from boxwright.exporters.float16 import measure_agreement, to_float16
 from boxwright.exporters.graph import INPUT, PREPROCESSED, Suppression, detection_program, save_pt2
 from boxwright.exporters.int8 import (
@@ -299,7 +300,7 @@ def describe(
     dtype = "float32" if about.input_type == "float_image_tensor" else "uint8"
     # The variable of reproducible-builds.org: equal weights then give equal files.
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    created = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
+    created = datetime.fromtimestamp(int(epoch), UTC) if is_count(epoch) else datetime.now(UTC)
     return Metadata(
         format=format,
         boxwright=version("boxwright"),

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.text import is_count
 from boxwright.evaluation.metrics.matching import overlaps, overlaps_of_crowds
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tracking import least_score
@@ -386,7 +387,7 @@ def parse_classes(words: Sequence[str], categories: Categories | None) -> list[i
     for word in words:
         # A name may contain a comma itself.
         for name in [word] if word in known else [part.strip() for part in word.split(",")]:
-            if categories is None and name.isdecimal() and int(name) > 0:
+            if categories is None and is_count(name) and int(name) > 0:
                 labels.append(int(name) - 1)
             elif name in known:
                 labels.append(known[name])

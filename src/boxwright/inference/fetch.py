@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from boxwright.base.errors import DataError
 from boxwright.base.files import cause
 from boxwright.base.limits import DOWNLOAD_BYTES, DOWNLOAD_SECONDS
-from boxwright.base.text import visible
+from boxwright.base.text import is_count, visible
 from boxwright.inference.files import IMAGES, VIDEOS
 
 _SCHEMES = ("http", "https")
@@ -145,7 +145,7 @@ def _kind(answer: Any) -> str:
 def _read(answer: Any, url: str, until: float) -> bytes:
     """Read the whole response, within the limits on bytes and time."""
     length = answer.headers.get("Content-Length", "")
-    expected = int(length) if length.isdecimal() else None
+    expected = int(length) if is_count(length) else None
     data = bytearray()
     if expected is not None and (problem := DOWNLOAD_BYTES.exceeded(expected)):
         raise DataError(f"{url}: {problem}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.nearest import did_you_mean
+from boxwright.base.text import to_number
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.overrides import apply_override
 from boxwright.pipeline.run_length import SCHEDULE_RATES
@@ -88,7 +89,7 @@ def _to_text(value: Any) -> str:
 
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value)
+        return to_number(value) if isinstance(value, str) else float(value)
     except (TypeError, ValueError):
         raise ConfigError(f"override {name}: expected a number, found {value!r}") from None
 

@@ -21,6 +21,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from boxwright.base.errors import BoxwrightError, CheckpointError
 from boxwright.base.files import is_folder, shown
+from boxwright.base.text import is_count
 from boxwright.evaluation.events import EventFollower, LoggedPicture
 from boxwright.inference.serving.app import add_files
 from boxwright.inference.serving.guard import Browsers, Counters, Guard, error_response
@@ -210,7 +211,7 @@ def make_monitor(folder: Path, settings: ServerSettings, api_key: str = "") -> F
     @app.get("/run")
     async def run(request: Request) -> Response:
         query = request.query_params
-        start = int(query["start"]) if query.get("start", "").isdecimal() else 0
+        start = int(query["start"]) if is_count(query.get("start", "")) else 0
         content = await run_in_threadpool(describe_run, folder, pictures, query.get("file", ""), start)
         return Response(orjson.dumps(content), media_type="application/json")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import ConfigError, ExportError
+from boxwright.base.text import is_count
 from boxwright.runtime.formats import AUTO, EXPORT_FORMATS, RUNTIMES, TORCH, is_export
 
 CPU = "cpu"
@@ -38,7 +39,7 @@ def onnx_providers(device: str, available: Sequence[str]) -> Providers:
     kind, _, number = device.lower().partition(":")
     if is_cpu(device):
         return ["CPUExecutionProvider"]
-    if kind not in _PROVIDERS or (number and not number.isdecimal()) or device.endswith(":"):
+    if kind not in _PROVIDERS or (number and not is_count(number)) or device.endswith(":"):
         raise ExportError(f"device {device!r}: ONNX Runtime runs exports on cpu, cuda and tensorrt, or cuda:1")
     if _PROVIDERS[kind][0] not in available:
         names = ", ".join(available)

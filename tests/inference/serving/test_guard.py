@@ -160,6 +160,15 @@ def test_the_key_comes_in_any_spelling_of_its_scheme(given: str, status: int) ->
     assert TestClient(guarded).get("/models", headers=headers).status_code == status
 
 
+@pytest.mark.parametrize(("count", "status"), [(15, 200), (17, 431)])
+def test_a_head_that_arrives_at_once_has_the_limit_of_one_that_arrives_in_parts(count: int, status: int) -> None:
+    guarded = Guard(PlainTextResponse("here"), Counters(), Browsers("127.0.0.1"), "")  # type: ignore[arg-type]
+    answer = TestClient(guarded).get("/models", headers={f"X-{number}": "a" * 1024 for number in range(count)})
+    assert answer.status_code == status
+    assert (answer.headers.get("connection") == "close") is (status == 431)
+    assert TestClient(guarded).get("/models", params={"a": "b" * 1024 * count}).status_code == status
+
+
 def test_the_server_fetches_nothing() -> None:
     """A request could otherwise make it ask addresses that only it reaches: no module of it opens connections."""
     folder = Path(serving.__file__).parent

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from boxwright.base.device import set_tf32, usable_device
 from boxwright.base.errors import ConfigError
+from boxwright.base.text import is_count
 from boxwright.cli.benchmarking.contenders import Contender, Pictures, Prepare
 from boxwright.cli.benchmarking.settings import BenchmarkSettings
 from boxwright.config.preset import referred
@@ -167,7 +168,7 @@ def torchvision_detector(name: str) -> nn.Module:
     """
     kind, _, side = name.partition("@")
     known = torchvision.models.list_models(module=torchvision.models.detection)
-    if kind not in known or (side and not side.isdecimal()):
+    if kind not in known or (side and not is_count(side)):
         raise ConfigError(f"torchvision:{name}: expected NAME or NAME@SIDE, with a name of: {', '.join(known)}")
     sides = {"min_size": int(side), "max_size": int(side)} if side else {}
     try:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from prometheus_client import generate_latest
 
 from boxwright.base.errors import BoxwrightError, ConfigError
-from boxwright.base.text import to_number
+from boxwright.base.text import is_count, to_number
 from boxwright.config.load import parse_message
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import draw_detections
@@ -53,7 +53,6 @@ from boxwright.types.detections import Array, Detections
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _INDEX = "index.html"
-_DIGITS = 4  # of a sample's number, at most
 # Only the page's own files run, and only this server is asked; pictures and video that the user chose are blobs.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; "
@@ -90,7 +89,7 @@ def add_page(app: FastAPI, models: Models, least_score: float, samples: Sequence
 
     @app.get("/samples/{number}")
     async def sample(number: str) -> Response:
-        if not number.isdecimal() or len(number) > _DIGITS or int(number) >= len(samples):
+        if not is_count(number) or int(number) >= len(samples):
             return error_response(404, "no such picture; see /models")
         return Response(samples[int(number)].jpeg, headers=_HEADERS, media_type="image/jpeg")
 

@@ -26,8 +26,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.text import is_count
 from boxwright.inference.serving.batcher import Row
-from boxwright.inference.serving.requests import BadRequest
+from boxwright.inference.serving.requests import LONG_HEAD, MOST_HEAD_BYTES, BadRequest
 
 _LOG = logging.getLogger("boxwright.inference.serving")
 _OPEN_TO_ALL = ("/healthz", "/readyz", "/")
@@ -144,7 +145,7 @@ class Browsers:
 def _plain(host: str) -> str:
     """Return a host as browsers write it: lowercase, without a trailing dot or a default port."""
     name, colon, port = host.strip().lower().rpartition(":")
-    if not colon or not port.isdigit():
+    if not colon or not is_count(port):
         return host.strip().lower().removesuffix(".")
     return name.removesuffix(".") if port in _DEFAULT_PORTS else f"{name.removesuffix('.')}:{port}"
 
@@ -207,6 +208,8 @@ class Guard:
             self._counters.seconds.labels(route).observe(time.monotonic() - began)
 
     def _refused(self, scope: Scope) -> Response | None:
+        if _head_bytes(scope) > MOST_HEAD_BYTES:
+            return error_response(431, LONG_HEAD, close=True)
         headers: Mapping[bytes, bytes] = dict(scope["headers"])
         if b"transfer-encoding" in headers and b"content-length" in headers:
             # Request smuggling: proxies and servers disagree on which header delimits the body.
@@ -221,6 +224,12 @@ class Guard:
             if not hmac.compare_digest(given.strip(), self._key) or scheme.lower() != b"bearer":
                 return error_response(401, "an API key is required: Authorization: Bearer …")
         return None
+
+
+def _head_bytes(scope: Scope) -> int:
+    """Return the least size of a request's head; h11 refuses one that is longer only while its end has not arrived."""
+    target = len(scope["raw_path"]) + len(scope["query_string"])
+    return target + sum(len(name) + len(value) + len(":\r\n") for name, value in scope["headers"])
 
 
 def _route(path: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from boxwright.base.text import is_count
 from boxwright.inference.serving.batcher import Row
 from boxwright.inference.serving.pictures import (
     check_sizes,
@@ -32,7 +33,7 @@ LENGTH_HEADER = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data",)
 _INPUT = "input_tensor"
 _BATCH = 4
-_MOST_DIGITS, _MOST_OUTPUTS, _LONGEST_ID = 20, 100, 1000
+_MOST_OUTPUTS, _LONGEST_ID = 100, 1000
 _PREFIX = struct.Struct("<I")
 
 
@@ -88,10 +89,9 @@ def _kind(value: Any) -> str:
 def _parts(body: bytes, header_length: str | None) -> tuple[dict[str, Any], bytes]:
     if header_length is None:
         return parsed_json(body), b""
-    length = header_length if header_length.isascii() and len(header_length) < _MOST_DIGITS else ""
-    if not length.isdigit() or int(length) > len(body):
+    if not is_count(header_length) or int(header_length) > len(body):
         raise BadRequest(400, f"{LENGTH_HEADER}: expected the length of the JSON")
-    return parsed_json(body[: int(length)]), body[int(length) :]
+    return parsed_json(body[: int(header_length)]), body[int(header_length) :]
 
 
 def _shape(shape: Any, settings: ServerSettings) -> list[int]:

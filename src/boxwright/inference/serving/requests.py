@@ -14,6 +14,8 @@ from boxwright.inference.serving.settings import ServerSettings
 
 # The key in a request's state of the time of its first byte, on the clock of `time.monotonic`.
 BEGAN = "began"
+MOST_HEAD_BYTES = 16 * 1024
+LONG_HEAD = f"the request head is larger than {MOST_HEAD_BYTES // 1024} KiB"
 
 
 class BadRequest(Exception):  # noqa: N818  # an HTTP answer, not an error

@@ -28,7 +28,7 @@ from uvicorn.server import ServerState
 
 from boxwright.base.signals import end_signals
 from boxwright.inference.serving.decoders import decoder_count
-from boxwright.inference.serving.requests import BEGAN
+from boxwright.inference.serving.requests import BEGAN, LONG_HEAD, MOST_HEAD_BYTES
 from boxwright.inference.serving.settings import ServerSettings
 
 
@@ -40,9 +40,7 @@ def _refusal(status: str, reason: str) -> bytes:
 
 _LATE_HEAD = _refusal("408 Request Timeout", "the request head was not received in time")
 _MALFORMED = _refusal("400 Bad Request", "this is no HTTP request")
-_LONG_HEAD = _refusal("431 Request Header Fields Too Large", "the request head is larger than 16 KiB")
-# What h11 keeps of a head that is not complete yet.
-_MOST_HEAD = 16 * 1024
+_LONG_HEAD = _refusal("431 Request Header Fields Too Large", LONG_HEAD)
 _TINY_CHUNKS = _refusal("400 Bad Request", "the request has too many small chunks")
 # Bytes of a chunked body parsed at once; a body of more than _MANY_LINES lines (two per chunk) that average fewer than
 # _TINY bytes is refused.
@@ -173,7 +171,7 @@ class Connection(H11Protocol):
         """Refuse what cannot be read as a request, and close."""
         del msg  # uvicorn's own words, in plain text
         if self.cycle is None or self.cycle.response_complete:
-            is_long = len(self.conn.trailing_data[0]) > _MOST_HEAD
+            is_long = len(self.conn.trailing_data[0]) > MOST_HEAD_BYTES
             self.transport.write(_LONG_HEAD if is_long else _MALFORMED)
         self.transport.close()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import LOST, MOST_LOST, ReadSettings
 from boxwright.base.settings import name_device, setting
+from boxwright.base.text import is_count
 
 # Learns from random weights on hundreds of images, even on a CPU.
 DEFAULT_PRESET = "ssd_hgnetv2_fpn_small"
@@ -76,7 +77,7 @@ def parse_batch_size(text: str, what: str) -> int | None:
     """Return a batch size, None for auto; raise a ConfigError, which names `what`, for any other text."""
     if text == "auto":
         return None
-    if not text.isdecimal() or int(text) < 1:
+    if not is_count(text) or int(text) < 1:
         raise ConfigError(f"{what} {text}: expected a number of images, or auto")
     return int(text)
 
