@@ -12,6 +12,7 @@ import pytest
 import typer
 from typer.models import OptionInfo
 
+from boxwright.base import remote
 from boxwright.base.errors import BoxwrightError
 from boxwright.cli.commands import COMMANDS, load_command
 from boxwright.cli.options import option_flag, with_settings
@@ -153,6 +154,10 @@ def test_an_address_is_refused(
 ) -> None:
     """By every command, at once, and nothing is written: `Path` would make a folder named s3: of it."""
     monkeypatch.chdir(tmp_path)
+    # Records are read at addresses, too: of a server that is not there, which is asked once.
+    monkeypatch.setattr(remote, "DELAYS", ())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     message = _refusal(words, name, "s3://bucket/folder", signature)
     if (" ".join(words), name) not in READ:
         assert "expected a path, found the address s3://bucket/folder" in message or "cannot be read frame" in message
