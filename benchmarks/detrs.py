@@ -31,6 +31,7 @@ import boxwright as bw
 from boxwright.base.distributed import ALONE
 from boxwright.cli.benchmarking.facts import facts
 from boxwright.data.batch import Batch
+from boxwright.nn.ops.boxes import to_corners
 from boxwright.nn.preprocessing import Preprocessor
 from boxwright.pipeline.training import build_training
 from boxwright.runtime.measure import measure
@@ -96,9 +97,8 @@ def ours(preset: str, case: Case, weights: Callable[[bw.Detector], None]) -> Sid
     config = bw.load_config(f"preset:{preset}", changes)
     detector = bw.build_detector(config)
     weights(detector)
-    low, high = case.boxes[..., :2] - case.boxes[..., 2:] / 2, case.boxes[..., :2] + case.boxes[..., 2:] / 2
     ones = torch.ones(batch, OBJECTS)
-    targets = Targets(torch.cat([low, high], -1) * side, case.labels, ones, ones > 0)
+    targets = Targets(to_corners(case.boxes) * side, case.labels, ones, ones > 0)
     sizes = torch.tensor([[side, side]] * batch)
     inputs = Batch(case.images.permute(0, 3, 1, 2), sizes, targets, ("",) * batch)
     plan = build_training(config, workers=0)

@@ -15,6 +15,7 @@ from boxwright.config.load import parse_message
 from boxwright.families.rf_detr.network import RfDetr
 from boxwright.families.rf_detr.weights import authors_name
 from boxwright.nn.detector import Detector
+from boxwright.nn.ops.boxes import to_corners
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.types import Targets
@@ -154,6 +155,5 @@ def targets_of(path: Path) -> Targets:
     """Return a recording's targets, whose labels are rows of the class heads in the authors' order."""
     arrays, (height, width) = read_arrays(path, "train"), read_json(path, "config")["size"]
     boxes, valid = arrays["target_boxes_cxcywh"], arrays["target_valid"]
-    low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
-    corners = torch.cat([low, high], -1) * torch.tensor([width, height, width, height])
+    corners = to_corners(boxes) * torch.tensor([width, height, width, height])
     return Targets(corners, arrays["target_labels"], valid.float(), valid)

@@ -117,6 +117,7 @@ NEW |= {"RfDetr", "RfDetrDecoder", "RfDetrFeatureExtractor", "RfDetrLoss", "RfDe
 NEW |= {"AlignDet", "AlignedStep", "ClassifierBackbone", "LevelCandidates"}
 NEW |= {"Srn", "TwoStepClassification", "TwoStepRegression"}
 NEW |= {"DFine", "DFineBox", "DFineDecoder", "DFineDenoising", "DFineEncoder", "DFineFeatureExtractor", "DFineLoss"}
+NEW |= {"DFineDistillation"}
 NEW |= {"HgNetV2Layout"}
 NEW |= {"QueryMatcher", "QueryPostProcessing", "ParameterGroup"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}

@@ -71,6 +71,7 @@ class Parts:
         beyond_classifier: Modules within them that a classifier lacks.
         class_outputs: The modules of a head that end in class logits.
         additions: Modules of a head without which a detector is whole, too, such as attention to context.
+        training_only: Modules that only training uses; weights for use are without them.
     """
 
     backbone: tuple[str, ...]
@@ -81,6 +82,7 @@ class Parts:
     class_layers: tuple[ClassLayer, ...]
     beyond_classifier: tuple[str, ...] = ()
     additions: tuple[str, ...] = ()
+    training_only: tuple[str, ...] = ()
 
     def in_classifier(self, name: str) -> bool:
         """Return whether an image classifier has a tensor too."""
@@ -181,6 +183,17 @@ class Network(nn.Module):
 
     def begin_step(self, step: int) -> None:
         """Take the number of the training step that begins, for losses that change with it; most do not."""
+
+    def observe_gradients(self) -> None:
+        """Look at a step's gradients before weights change, for losses whose weights follow from them; most do not."""
+
+    def drop_training_parts(self) -> tuple[str, ...]:
+        """Remove the modules that only training uses, and return their names."""
+        names = self.parts.training_only
+        for name in names:
+            parent, _, own = name.rpartition(".")
+            setattr(self.get_submodule(parent), own, None)
+        return names
 
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
         """Store the anchors of an input size as buffers, if the network has any."""

@@ -340,6 +340,7 @@ class Learner:
                 raise
             with record_function("optimizer"):
                 gradients = self._finish_gradients()
+                network.observe_gradients()
                 norm = global_norm(gradients)
                 numbers = torch.stack([*losses.values.values(), norm])
                 report = send_report(before, losses.values, numbers, rate, batch)

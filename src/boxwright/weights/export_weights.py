@@ -49,7 +49,10 @@ WEIGHTS, CONFIG, LABELS, KEYPOINTS, ABOUT = (
 )
 FILES = (WEIGHTS, CONFIG, LABELS, KEYPOINTS, ABOUT)
 # Paths and addresses of the machine that trained, which mean nothing elsewhere and are nobody's business.
-_LOCAL = ("fine_tune_checkpoint", "dense_pose_symmetry", "visualization_export_dir", "export_path", "eval_master")
+_LOCAL = (
+    *("fine_tune_checkpoint", "teacher_weights", "dense_pose_symmetry"),
+    *("visualization_export_dir", "export_path", "eval_master"),
+)
 
 
 def pack_weights_folder(detector: Detector, config: m.TrainEvalPipelineConfig, step: int) -> dict[str, bytes]:

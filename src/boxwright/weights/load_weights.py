@@ -320,6 +320,8 @@ def _kept(wanted: Mapping[str, Tensor], weights: SourceWeights, scope: Scope, pa
 
 def _may_start_fresh(name: str, scope: Scope, parts: Parts) -> bool:
     """Return whether a scope does not require a tensor."""
+    if is_within(name, parts.training_only):
+        return True
     if scope == "classification":
         return not parts.in_classifier(name)
     fresh: dict[Scope, tuple[str, ...]] = {

@@ -13,6 +13,7 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.files import as_here, is_file, shown
 from boxwright.data.label_map import load_label_map
 from boxwright.nn.detector import Detector
+from boxwright.nn.network import is_within
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.data_paths import is_placeholder
 from boxwright.pipeline.detector import build_detector
@@ -107,6 +108,7 @@ def _restore(
     config = _replaced(own, config)
     own_classes = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories or own_classes)
+    dropped = detector.network.drop_training_parts()
     detector.white_level = white_level(config) or white_level(own)
     tensors = dict(content["network"])
     use_average = _wants_average(config, asked=use_average)
@@ -118,6 +120,7 @@ def _restore(
     train = config.train_config or own.train_config
     if train is None or train.debias_batch_norm:
         tensors |= debiased(content, own, path, use_average=use_average)
+    tensors = {name: value for name, value in tensors.items() if not is_within(name, dropped)}
     check_finite(tensors, str(path))
     try:
         detector.network.load_state_dict(tensors)
@@ -143,6 +146,7 @@ def _restore_weights(
     if config is None or config.model is None:
         config, own = describe_weights(path)
     detector = build_detector(config, categories or own)
+    detector.network.drop_training_parts()
     load_weights(detector, path)
     return detector.eval(), config, 0
 

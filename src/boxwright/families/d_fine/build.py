@@ -14,6 +14,7 @@ from boxwright.families.d_fine.criterion import (
     Varifocal,
 )
 from boxwright.families.d_fine.decoder import DistributionDecoder
+from boxwright.families.d_fine.distillation import Distiller, Teacher, WeightSchedule
 from boxwright.families.d_fine.export_transformers import write_transformers
 from boxwright.families.d_fine.layouts import Layouts, read_layouts
 from boxwright.families.d_fine.message import (
@@ -22,8 +23,10 @@ from boxwright.families.d_fine.message import (
 from boxwright.families.d_fine.message import (
     DFineDecoder,
     DFineDenoising,
+    DFineDistillation,
     DFineFeatureExtractor,
     DFineLoss,
+    DistillationInOneProcess,
 )
 from boxwright.families.d_fine.network import DFine, HybridEncoder, ObjectNoise, QuerySelection
 from boxwright.families.d_fine.weights import describe_weights, foreign_weights
@@ -40,12 +43,16 @@ from boxwright.nn.network import Backbone
 from boxwright.nn.preprocessing import ZERO_TO_ONE, Preprocessor
 from boxwright.types import Categories
 
+_COLORS = 3
+
 
 def build_d_fine(config: DFineMessage, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build a D-FINE, with fresh weights."""
     columns = ClassColumns(config.num_classes, background=0)
     check_classes(config, config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"), image_channels)
+    if config.distillation is not None and resizer.channels != _COLORS:
+        raise config.refusal("distillation", f"the teacher takes color images, found {resizer.channels} channels")
     network = _network(config, resizer.channels)
     if config.sync_batch_norm:
         synchronize(network)
@@ -72,7 +79,22 @@ def _network(config: DFineMessage, channels: int) -> DFine:
         QuerySelection(encoder.depth, decoder, config.num_classes, num_queries),
         DistributionDecoder(decoder, config.num_classes),
         noise if denoising.num_queries else None,
+        None if config.distillation is None else _distiller(config.distillation, encoder.depth),
     )
+
+
+def _distiller(config: DFineDistillation, depth: int) -> Distiller:
+    teacher = Teacher(config.teacher.removeprefix("timm/"), config.teacher_weights, config.pooling)
+    schedule = WeightSchedule(
+        start=config.weight,
+        default=config.default_weight,
+        target=config.target_share,
+        tolerance=config.share_tolerance,
+        every=config.adapt_every,
+        default_from=config.default_weight_from,
+        measures_alone=config.in_one_process is DistillationInOneProcess.MEASURED,
+    )
+    return Distiller(depth, teacher, schedule)
 
 
 def _backbone(config: DFineMessage, layouts: Layouts, channels: int) -> Backbone:

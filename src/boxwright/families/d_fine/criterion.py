@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.families.d_fine.decoder import DecoderOutputs, DFinePredictions, QueryOutputs, measure_distances
+from boxwright.families.d_fine.distillation import compute_distillation
 from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.nn.criteria.set_matching import (
     BatchObjects,
@@ -136,6 +137,8 @@ class DFineCriterion:
             "Loss/ddf_loss/pairs": LossTerm(totals.ddf[0].sum(), counts, _pairs_divisor),
             "Loss/ddf_loss/others": LossTerm(totals.ddf[1].sum(), counts, _others_divisor),
         }
+        if predictions.imitation is not None:
+            terms["Loss/distillation_loss"] = compute_distillation(predictions.imitation)
         denoised = predictions.denoised
         if denoised is not None:
             noisy = self.denoising_totals(predictions, objects)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from boxwright.families.d_fine.distillation import Imitation
 from boxwright.nn.attention import CLASS_BIAS, Grids, Mlp, SelfAttention, deformable_attention, star_directions
 
 
@@ -100,6 +101,7 @@ class DFinePredictions:
         scale: float32 [1]; in which share of the frame's sides distances are.
         input_size: (height, width) of the network's input.
         denoised: None outside of training, and without denoising.
+        imitation: None outside of training, and without distillation.
     """
 
     queries: DecoderOutputs
@@ -108,6 +110,7 @@ class DFinePredictions:
     scale: Tensor
     input_size: tuple[int, int]
     denoised: Denoised | None = None
+    imitation: Imitation | None = None
 
     @property
     def detections(self) -> QueryOutputs:

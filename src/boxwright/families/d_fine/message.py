@@ -141,6 +141,42 @@ class DFineLoss(Message):
     fgl_weight: float = number(0.15, "[0, inf)", "Weight of fine-grained localization: the right bins of distances.")
     ddf_weight: float = number(1.5, "[0, inf)", "Weight of distillation from the last layer to those before.")
 
+class DistillationInOneProcess(Enum):
+    """What becomes of distillation's weight where one process trains: measured as in several, or the default.
+
+    The authors' code measures under DistributedDataParallel alone.
+    """
+
+    MEASURED = 0
+    DEFAULT_WEIGHT = 1
+
+class DFineDistillation(Message):
+    """A teacher that training imitates, as RT-DETRv4's (an extension of Boxwright); detection is without it."""
+
+    teacher: str = field("", "The network whose last map the coarsest map imitates, timm/NAME, such as "
+        "timm/vit_base_patch16_dinov3.lvd1689m; its weights have terms of their own.",
+        values=AllowedValues((), prefix="timm/"))
+    teacher_weights: str = field("", "A file of its weights that timm reads; empty: fetched once, from Hugging Face's "
+        "hub.")
+    pooling: int = number(2, "[1, 16]", "Pixels per side that are averaged into one that the teacher sees.")
+    weight: float = number(5.0, "[0, inf)", "Weight of 1 - the cosine of both maps, before it adapts first.")
+    default_weight: float = number(20.0, "[0, inf)",
+        "Weight where no gradients reach the attention, and from default_weight_from on.")
+    default_weight_from: int = number(0, "[0, inf)", "Step from which the weight is default_weight; 0: none.")
+    target_share: float = number(0.11, "(0, 1)", "Share of the gradients' L1 norm that the attention is to have.")
+    share_tolerance: float = number(0.01, "[0, 1)", "How far the share may be from that without a new weight.")
+    adapt_every: int = number(1000, "[1, inf)", "Steps between new weights, by the mean share in them; the authors' "
+        "are those of an epoch.")
+    in_one_process: DistillationInOneProcess = field(DistillationInOneProcess.MEASURED,
+        "MEASURED: shares are measured in any case; DEFAULT_WEIGHT: only if several processes train, as in the "
+        "authors' code.")
+
+    rules = (
+        refuse("teacher", "name a network of timm's as timm/NAME", when=lambda c: not c.teacher),
+        refuse("share_tolerance", "{share_tolerance} leaves no share beside target_share {target_share} within 0..1",
+            when=lambda c: c.share_tolerance >= min(c.target_share, 1 - c.target_share)),
+    )
+
 def _taps_problem(model: "DFine") -> str:
     levels = 2 if model.size is DFineSize.N else 3
     strides = model.feature_extractor.strides if model.feature_extractor is not None else []
@@ -163,6 +199,7 @@ class DFine(Message):
     denoising: DFineDenoising | None = field(None, "Disturbed objects in training; default: 100 queries.")
     matcher: QueryMatcher | None = field(None, "The cost of matching queries with objects.")
     loss: DFineLoss | None = field(None, "The losses.")
+    distillation: DFineDistillation | None = field(None, "A teacher in training; default: none.")
     sync_batch_norm: bool = field(False, "Normalize over the batches of all processes together, as published.")
     post_processing: QueryPostProcessing | None = field(None, "Which of the outputs are detections.")
 

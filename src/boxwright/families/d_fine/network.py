@@ -29,6 +29,7 @@ from boxwright.families.d_fine.decoder import (
     QueryOutputs,
     logit,
 )
+from boxwright.families.d_fine.distillation import Distiller
 from boxwright.nn.attention import CLASS_BIAS, Grids, Mlp, SelfAttention, flatten_maps
 from boxwright.nn.backbones.hgnetv2 import NORM
 from boxwright.nn.batch_norm import make_norm
@@ -209,10 +210,10 @@ class HybridEncoder(nn.Module):
             nn.ModuleList(FusionBlock(depth, hidden, layout.repeats) for _ in range(between)) for _ in range(2)
         )
 
-    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """Return one map [B, depth, H, W] for each, finest first."""
+    def forward(self, maps: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Return one map [B, depth, H, W] for each, finest first; and the coarsest as the attention left it."""
         projected = [project(features) for project, features in zip(self.input_proj, maps, strict=True)]
-        coarsest = self.encoder[0](projected[-1])
+        coarsest = attended = self.encoder[0](projected[-1])
         down: list[Tensor] = []  # coarsest first
         for finer, lateral, block in zip(projected[-2::-1], self.lateral_convs, self.fpn_blocks, strict=True):
             # What goes on upwards is the lateral map itself, not what it was made of.
@@ -222,7 +223,7 @@ class HybridEncoder(nn.Module):
         up = [coarsest]
         for coarser, halve, block in zip(reversed(down), self.downsample_convs, self.pan_blocks, strict=True):
             up.append(block(torch.cat([halve(up[-1]), coarser], 1)))
-        return up
+        return up, attended
 
 
 # Side of a cell's initial box on the finest map, and how far inside the image it has to lie.
@@ -392,11 +393,17 @@ class DFine(Network):
         queries: QuerySelection,
         decoder: DistributionDecoder,
         denoiser: ObjectNoise | None = None,
+        distiller: Distiller | None = None,
     ) -> None:
-        """Assemble the network; in training, `denoiser` makes further queries of the targets."""
+        """Assemble the network.
+
+        Args:
+            denoiser: In training, makes further queries of the targets.
+            distiller: In training, compares the coarsest map with a teacher's.
+        """
         super().__init__()
         self.backbone, self.encoder, self.queries, self.decoder = backbone, encoder, queries, decoder
-        self.denoiser = denoiser
+        self.denoiser, self.distiller = denoiser, distiller
         self.most_objects = queries.num_queries
 
     @property
@@ -416,7 +423,18 @@ class DFine(Network):
                 *(ClassLayer(name, columns) for name in scores),
                 ClassLayer(embedding, columns, after=1),
             ),
+            training_only=() if self.distiller is None else ("distiller",),
         )
+
+    def begin_step(self, step: int) -> None:
+        """Take the number of the training step that begins, with which distillation's weight changes."""
+        if self.distiller is not None:
+            self.distiller.begin_step(step)
+
+    def observe_gradients(self) -> None:
+        """Look at a step's gradients, which distillation's weight follows."""
+        if self.distiller is not None:
+            self.distiller.observe(self.encoder.encoder.parameters(), self.parameters())
 
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> DFinePredictions:
         """Return predictions for inputs [B, C, H, W], whose sides are multiples of 32.
@@ -424,7 +442,8 @@ class DFine(Network):
         In training mode they are of all layers, and of noisy queries too, if there are targets.
         """
         decoder, size = self.decoder, (inputs.shape[2], inputs.shape[3])
-        memory, grids = self.queries.project(self.encoder(self.backbone(inputs)))
+        maps, attended = self.encoder(self.backbone(inputs))
+        memory, grids = self.queries.project(maps)
         contents, references, encoder = self.queries.select(memory, grids)
         noisy = None
         if self.training and targets is not None and self.denoiser is not None:
@@ -435,7 +454,10 @@ class DFine(Network):
             count = noisy.labels.shape[1]
             denoised = Denoised(_slice_queries(outputs, slice(0, count)), noisy.objects, noisy.groups)
             outputs = _slice_queries(outputs, slice(count, None))
-        return DFinePredictions(outputs, encoder, decoder.bin_distances(), decoder.reg_scale, size, denoised)
+        imitation = None
+        if self.training and targets is not None and self.distiller is not None:
+            imitation = self.distiller(attended, inputs)
+        return DFinePredictions(outputs, encoder, decoder.bin_distances(), decoder.reg_scale, size, denoised, imitation)
 
 
 def _slice_queries(outputs: DecoderOutputs, part: slice) -> DecoderOutputs:

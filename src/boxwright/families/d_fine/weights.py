@@ -23,6 +23,7 @@ from boxwright.families.d_fine.message import DFine, DFineDecoder
 from boxwright.families.d_fine.network import DFine as Network
 from boxwright.families.shared.source_weights import FileFacts, SourceWeights, map_names, unchanged
 from boxwright.nn.backbones.hgnetv2 import HGNETS
+from boxwright.nn.network import is_within
 from boxwright.types import Categories, Category
 from boxwright.types.categories import are_coco_classes, coco_classes
 from boxwright.types.class_names import objects365_classes
@@ -262,7 +263,7 @@ def describe_weights(
 def _activation(tensors: Mapping[str, Tensor], said: Mapping[str, Any], facts: FileFacts) -> str | None:
     """Return RELU or SILU, the decoder's activation; None where nothing tells it.
 
-    A training state does not: the code of D-FINE, DEIM and RT-DETRv4 save the same parts, as their settings are.
+    A training state does not: D-FINE, DEIM and RT-DETRv4 save the same parts, and none saves its settings.
     """
     if said:  # which leaves out what is transformers' default
         return "SILU" if str(said.get("decoder_activation_function", "relu")) == "silu" else "RELU"
@@ -284,12 +285,19 @@ def foreign_weights(
     del facts
     classes = d_fine_classes(tensors, path)
     if is_authors(tensors):
-        names = ((name, authors_name(name), unchanged) for name in network.state_dict())
+        # The authors' projection is of the teacher that they had, which need not be this network's.
+        own = (name for name in network.state_dict() if not is_within(name, network.parts.training_only))
+        names = ((name, authors_name(name), unchanged) for name in own)
         return map_names(network, names, tensors, path, classes)
     if not is_transformers(tensors):
         return None
     # Nothing reads PyTorch's counts of batches.
-    wanted = {name: value for name, value in network.state_dict().items() if "num_batches_tracked" not in name}
+    ignored = network.parts.training_only
+    wanted = {
+        name: value
+        for name, value in network.state_dict().items()
+        if "num_batches_tracked" not in name and not is_within(name, ignored)
+    }
     values = from_transformers(wanted, tensors, path)
     sources = {name: transformers_names(name)[0] for name in values}
     used = {source for name in values for source in transformers_names(name)}

@@ -226,7 +226,7 @@ def sine_embedding(boxes: Tensor, depth: int) -> Tensor:
     half = depth // 2
     steps = torch.arange(half, dtype=torch.float32, device=boxes.device)
     x, y, width, height = boxes.unbind(-1)
-    # Not by a list of indices, which would be copied to a GPU, and the copy waits.
+    # Indexing with a list would copy the list to a GPU and wait for it.
     ordered = torch.stack([y, x, width, height], -1)[..., None]
     angles = ordered * (2 * math.pi) / 10000 ** (2 * (steps // 2) / half)
     waves = torch.stack([angles[..., 0::2].sin(), angles[..., 1::2].cos()], -1)

@@ -92,6 +92,7 @@ class MaskCriterion:
     Attributes:
         costs: In matching.
         weights: In the loss.
+        draw: Draws the points.
     """
 
     costs: MaskWeights = MaskWeights()

@@ -184,8 +184,8 @@ def describe_weights(
     if size is None or tensors[_PATCHES].shape[0] != _WIDTH:
         raise CheckpointError(
             f"{shown(path)}: of an RF-DETR of patches of {patch}, {grid} × {grid} positions and {layers} layers, which "
-            f"is none of the sizes {', '.join(SIZES)}; pass the configuration (XL and 2XL are not supported: their "
-            "platform license is no open one)"
+            f"is none of the sizes {', '.join(SIZES)}; pass the configuration (XL and 2XL are not supported, as "
+            "their platform license is not an open one)"
         )
     side = SIZES[size].side
     rows, groups = len(tensors[_CLASSES]), _count(tensors, _GROUP)

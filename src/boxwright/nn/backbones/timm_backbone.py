@@ -19,6 +19,16 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 _PLAIN_PART = re.compile(r"[^A-Za-z0-9_].*", re.DOTALL)
 
 
+def check_timm_name(name: str, field: str) -> None:
+    """Raise a ConfigError for a name that timm has no network of; `field` is where it is written."""
+    import timm  # its import takes a second, and only these backbones need it
+
+    # Only timm's own names: it would treat others as hub addresses to fetch settings and weights from.
+    if not _PLAIN.fullmatch(name) or not timm.is_model(name):
+        near = ", ".join(timm.list_models(f"*{_PLAIN_PART.sub('', name)[:8]}*")[:6]) or "see timm.list_models()"
+        raise ConfigError(f"{field} timm/{name[:80]}: timm has no such network; similar: {near}")
+
+
 class TimmBackbone(Backbone):
     """The feature pyramid of a timm network.
 
@@ -37,14 +47,11 @@ class TimmBackbone(Backbone):
         Raises:
             ConfigError: For an unknown name, or one without maps of these strides.
         """
-        import timm  # its import takes a second, and only these backbones need it
+        import timm
 
         super().__init__()
         self.name = name
-        # Only timm's own names: it would treat others as hub addresses to fetch settings and weights from.
-        if not _PLAIN.fullmatch(name) or not timm.is_model(name):
-            near = ", ".join(timm.list_models(f"*{_PLAIN_PART.sub('', name)[:8]}*")[:6]) or "see timm.list_models()"
-            raise ConfigError(f"feature_extractor.type timm/{name[:80]}: timm has no such network; similar: {near}")
+        check_timm_name(name, "feature_extractor.type")
         try:
             self.body = timm.create_model(name, pretrained=False, features_only=True)
         except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:

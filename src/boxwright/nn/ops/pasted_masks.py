@@ -55,7 +55,8 @@ def _as_text(code: dict[str, Any]) -> RunLengths:
 
 
 Floats = NDArray[np.float32]
-_LEAST_SIDE = np.float32(1e-4)  # of a box, in 0..1 of the image
+# Below any side of a box that holds something, whether in pixels or in 0..1 of the image: nothing is divided by 0.
+_LEAST_SIDE = np.float32(1e-4)
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _covered(mask: Floats, box: Floats, threshold: float, size: tuple[int, int])
     return rows.first, columns.first, (values > _log_odds(np.float32(threshold))).astype(np.uint8)
 
 
-# Beside 0 and 1, whose odds are infinite: the nearest numbers that float32 has.
+# The odds of 0 and 1 are infinite, so that shares are kept between the nearest numbers that float32 has.
 _LEAST, _MOST = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))
 
 
