@@ -16,7 +16,7 @@ from torch import Tensor
 from boxwright.config.load import parse_message
 from boxwright.families.rf_detr.criterion import RfDetrCriterion
 from boxwright.families.rf_detr.network import RfDetr
-from boxwright.families.rf_detr.weights import authors_name, first_queries
+from boxwright.families.rf_detr.weights import authors_name, first_queries, repeat_rows
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.set_matching import MatchingCosts, iou_and_giou
 from boxwright.nn.optimization.optimizers import Optimizer, clip_by_global_norm, global_norm, grouped
@@ -215,12 +215,20 @@ def test_fewer_queries_than_in_a_file(folder: Path, groups: int, queries: int) -
     assert torch.equal(found, arrays[f"queries.from_4x3_to_{queries}x{groups}"])
 
 
-# Heads whose rows are kept by position, which ours keeps by the names of classes; the average of an older class; and one
-# whose decay is the same from the first step on.
-NOT_OURS = re.compile(r"head\..*|ema\.\d\.class|ema\.2\..*")
+@each_pieces
+@pytest.mark.parametrize("rows", [3, 8, 12])
+@pytest.mark.parametrize("kind", ["weight", "bias"])
+def test_rows_of_class_heads_by_position(folder: Path, rows: int, kind: str) -> None:
+    """Those that come first, and from the beginning again where there are too few."""
+    arrays, _ = read(folder)
+    assert torch.equal(repeat_rows(arrays[f"head.{kind}"], rows), arrays[f"head.{rows}.{kind}"])
+
+
+# The average of an older class; and one whose decay is the same from the first step on.
+NOT_OURS = re.compile(r"ema\.\d\.class|ema\.2\..*")
 COMPARED = re.compile(
     r"attention\..*|sine\..*|proposals\..*|positions\.\d\.(output|stored|loaded_for_9)|queries\..*|loss\..*|boxes\..*"
-    r"|ema\.[01]\.(walk|callback)"
+    r"|ema\.[01]\.(walk|callback)|head\..*"
 )
 
 

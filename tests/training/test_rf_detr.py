@@ -62,6 +62,43 @@ def test_train_go_on_evaluate_predict(rf_detr_config: Path, shapes_data: Path, t
     assert json.loads((tmp_path / "p" / "detections.json").read_text())
 
 
+def test_each_block_learns_at_its_own_rate(small_config: Path, tmp_path: Path) -> None:
+    """The preset's rates are the authors': 1.5 × 0.7² × 0.8 to the power of how many layers are above, of a rate of 1e-4.
+
+    AdamW's first step moves a weight by its rate, as long as its gradient is far from 0.
+    """
+    path = tmp_path / "nano.config"
+    readers = small_config.read_text().partition("train_input_reader")[2]
+    model = """num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } }
+      feature_extractor { width: 16 depth: 12 num_heads: 2 patch: 8 windows: 2 grid: 8 taken: [3, 6, 9, 12] }
+      decoder { depth: 16 num_layers: 2 feedforward: 32 num_queries: 20 num_groups: 3 self_heads: 2 cross_heads: 4 }"""
+    path.write_text(
+        f"""preset: "rf_detr_nano_coco" model {{ rf_detr {{ {model} }} }}
+        train_config {{ batch_size: 2 num_steps: 6 use_bfloat16: false }} train_input_reader{readers}"""
+    )
+    one, batch = learner(path)
+    network = one.state.detector.network
+    before = {name: value.detach().clone() for name, value in network.named_parameters()}
+    one.step(batch)
+    moved = {name: float((value - before[name]).abs().max()) for name, value in network.named_parameters()}
+    for block in range(12):
+        rate = 1.5e-4 * 0.7**2 * 0.8 ** (14 - (block + 1))
+        assert moved[f"backbone.blocks.{block}.fc1.weight"] == pytest.approx(rate, rel=0.02), block
+    assert moved["backbone.patches.weight"] == pytest.approx(1.5e-4 * 0.7**2 * 0.8**14, rel=0.02)
+    assert moved["backbone.norm.weight"] == pytest.approx(1.5e-4 * 0.7**2, rel=0.02)
+    assert moved["decoder.layers.0.linear1.weight"] == pytest.approx(0.7e-4, rel=0.02)
+    assert moved["decoder.class_embed.weight"] == pytest.approx(1e-4, rel=0.02)
+
+
+def test_a_frozen_backbone_stays_as_it_was(rf_detr_config: Path) -> None:
+    one, batch = learner(rf_detr_config, r'train_config.freeze_variables="^backbone\\."')
+    network = one.state.detector.network
+    before = {name: value.detach().clone() for name, value in network.named_parameters()}
+    one.step(batch)
+    same = {name for name, value in network.named_parameters() if torch.equal(value, before[name])}
+    assert same == {name for name in before if name.startswith("backbone.")}
+
+
 @pytest.mark.slow
 def test_learns_eight_images_by_heart(tmp_path: Path) -> None:
     """AP at an overlap of a half is 0.9 and more on the images that it is trained on, within 400 steps."""

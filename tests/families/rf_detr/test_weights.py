@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,15 @@ from torch import Tensor
 
 import boxwright as bw
 from boxwright.base.errors import CheckpointError
+from boxwright.config.load import parse_message
 from boxwright.families.rf_detr.message import SIZES, RfDetr
 from boxwright.families.rf_detr.weights import authors_name, describe_weights
 from boxwright.families.shared.source_weights import FileFacts
+from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
+from boxwright.types import Categories, Category
+from tests.rf_detrs import RF_DETR, build
 
 SEGMENTING = {
     "SEG_N": "rf_detr_seg_nano_coco",
@@ -74,6 +79,29 @@ def test_masks_of_no_published_size_are_refused_with_the_sizes() -> None:
     with pytest.raises(CheckpointError, match=r"26 × 26 positions and 3 layers.*SEG_2XL; pass the configuration"):
         describe_weights(tensors, Path("a.pth"), FileFacts())
     assert sum(name.startswith("SEG") for name in SIZES) == len(SEGMENTING)
+
+
+@pytest.mark.parametrize("mode", ["BY_NAME", "BY_POSITION"])
+def test_class_rows_are_kept_by_name_or_by_position(mode: str, tmp_path: Path) -> None:
+    """Of cat, dog and owl an owl and a newt: by name the owl keeps its row; by position it has the cat's.
+
+    In the authors' files the row of no class is the last one, in ours the first.
+    """
+    names = ("cat", "dog", "owl")
+    ours = Categories(tuple(Category(number, number + 1, name) for number, name in enumerate(("owl", "newt"))))
+    source = build(RF_DETR.replace("num_classes: 4", "num_classes: 3"))
+    tensors = {authors_name(name): value for name, value in source.network.state_dict().items()}
+    heads = [name for name in tensors if re.search(r"class_embed(\.\d)?\.bias$", name)]
+    assert len(heads) == 4  # the decoder's, and those of three groups
+    tensors |= dict.fromkeys(heads, torch.arange(4.0))
+    torch.save({"model": tensors, "args": {"class_names": list(names)}}, tmp_path / "theirs.pth")
+    text = RF_DETR.replace("num_classes: 4", f"num_classes: 2 class_rows: {mode}")
+    detector = build_detector(parse_message(text, m.DetectionModel), ours)
+    torch.nn.init.constant_(detector.network.get_parameter("decoder.class_embed.bias"), 9)
+    report = bw.load_weights(detector, tmp_path / "theirs.pth", scope="transfer")
+    wanted = {"BY_NAME": [3.0, 2, 9], "BY_POSITION": [2.0, 0, 1]}[mode]
+    assert detector.network.get_parameter("decoder.class_embed.bias").tolist() == wanted
+    assert ("owl kept by name" in report.classes) == (mode == "BY_NAME")
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from boxwright.families.rf_detr.mask_criterion import MaskCriterion, MaskWeights
 from boxwright.families.rf_detr.masks import MaskHead
 from boxwright.families.rf_detr.message import (
     SIZES,
+    RfDetrClassRows,
     RfDetrDecoder,
     RfDetrFeatureExtractor,
     RfDetrLoss,
@@ -68,6 +69,7 @@ def build_rf_detr(config: RfDetrMessage, categories: Categories | None, image_ch
         QueryDecoder(decoder),
         None if config.masks is None else MaskHead(decoder.depth, decoder.num_layers, config.masks.stride),
     )
+    network.keeps_rows_by_position = config.class_rows is RfDetrClassRows.BY_POSITION
     return Detector(
         Preprocessor(resizer, IMAGENET),
         network,

@@ -34,6 +34,15 @@ class RfDetrClassification(Enum):
     VARIFOCAL = 1
     FOCAL = 2
 
+class RfDetrClassRows(Enum):
+    """Which rows of a file's class heads are kept where the classes are others: those of a class's name, or the first.
+
+    BY_POSITION is the authors' code, in which a class starts from whatever class has its number.
+    """
+
+    BY_NAME = 0
+    BY_POSITION = 1
+
 class RfDetrBoxes(Enum):
     """How references stand for boxes: as themselves, or, as in LW-DETR, by logits."""
 
@@ -162,6 +171,8 @@ class RfDetr(Message):
     matcher: QueryMatcher | None = field(None, "The cost of matching queries with objects.")
     loss: RfDetrLoss | None = field(None, "The losses.")
     post_processing: QueryPostProcessing | None = field(None, "Which of the outputs are detections.")
+    class_rows: RfDetrClassRows = field(RfDetrClassRows.BY_NAME, "Which rows of class heads of an authors' file are "
+        "kept for other classes: those of the same names, or the first, repeated if they are too few (the authors').")
 
     @property
     def side_unit(self) -> int:

@@ -46,7 +46,13 @@ class RfDetrPredictions:
 
 
 class RfDetr(Network):
-    """Backbone, projector, selection of queries, their decoder, and the head of masks if there is one."""
+    """Backbone, projector, selection of queries, their decoder, and the head of masks if there is one.
+
+    Attributes:
+        keeps_rows_by_position: Whether class heads take the rows of an authors' file by number, not by name.
+    """
+
+    keeps_rows_by_position: bool = False
 
     def __init__(
         self,

@@ -59,6 +59,7 @@ _GROUP = "transformer.enc_out_class_embed.{}.bias"
 # COCO's ids of 0 to 90, of which 0 is of no class.
 _COCO_ROWS = 91
 _CLASS_ROWS = re.compile(r"(queries\.enc_out_class_embed\.\d+|decoder\.class_embed)\.(weight|bias)$")
+_AUTHORS_CLASS_ROWS = re.compile(r"(transformer\.enc_out_class_embed\.\d+|class_embed)\.(weight|bias)$")
 # Learned for nothing, and a mark of newer versions of the authors' package.
 _IGNORED = (f"{_ENCODER}embeddings.mask_token", "_kp_active_mask")
 
@@ -90,7 +91,8 @@ def foreign_weights(
     """Return a network's weights from the authors' names; None for other names.
 
     Positions are resized to the network's grid. Where the network has fewer groups or queries, they are the first ones.
-    The last row of class heads, which is of no class, becomes the first; in COCO's the first is that of id 0.
+    The last row of class heads, which is of no class, becomes the first; in COCO's the first is that of id 0. By
+    position, a head of another number of rows is changed to the network's before that.
 
     Raises:
         CheckpointError: If a tensor cannot be changed so.
@@ -99,14 +101,25 @@ def foreign_weights(
         return None
     given = {name: value for name, value in tensors.items() if name not in _IGNORED}
     rows = len(given.get(_CLASSES, ()))
+    columns, classes = network.decoder.layout.columns, _classes(rows, facts.class_names)
     last_first = not has_coco_ids(rows, facts.class_names)
+    if network.keeps_rows_by_position:
+        # Without names of classes nothing is matched by them.
+        last_first, classes = last_first or rows != columns, None
+        heads = [name for name in given if _AUTHORS_CLASS_ROWS.match(name)]
+        given |= {name: repeat_rows(given[name], columns) for name in heads}
     theirs = {name: authors_name(name) for name in network.state_dict()}
     names = (
         (ours, name, _last_row_first if last_first and _CLASS_ROWS.match(ours) else unchanged)
         for ours, name in theirs.items()
     )
     _fit(network, given, path)
-    return map_names(network, names, given, path, _classes(rows, facts.class_names))
+    return map_names(network, names, given, path, classes)
+
+
+def repeat_rows(value: Tensor, count: int) -> Tensor:
+    """Return a tensor of `count` rows: the first ones, which begin again where there are fewer."""
+    return value[torch.arange(count, device=value.device) % len(value)]
 
 
 def _last_row_first(value: Tensor) -> Tensor:
