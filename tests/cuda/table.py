@@ -32,6 +32,7 @@ CONFIGURATIONS = (
     "preset:d_fine_n_coco",
     "preset:deim_d_fine_s_coco",
     "preset:rf_detr_nano_coco",
+    "preset:rf_detr_seg_nano_coco",
     "preset:torchvision_fasterrcnn_resnet50_fpn_coco",
     "preset:kerod_resnet50_fpn_coco",
     "preset:mask_rcnn_resnet50_fpn_coco",
@@ -47,6 +48,10 @@ DETECTORS = (
     "d_fine_n_coco",
     "d_fine_s_coco",
     "d_fine_l_coco",
+    "rf_detr_nano_coco",
+    "rf_detr_large_coco",
+    "rf_detr_seg_nano_coco",
+    "rf_detr_seg_2xlarge_coco",
     "torchvision_fasterrcnn_resnet50_fpn_coco",
 )
 _IMAGES = 16

@@ -69,7 +69,7 @@ def test_each_block_learns_at_its_own_rate(small_config: Path, tmp_path: Path) -
     """
     path = tmp_path / "nano.config"
     readers = small_config.read_text().partition("train_input_reader")[2]
-    model = """num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } }
+    model = """num_classes: 4 image_resizer { fixed_shape_resizer { height: 128 width: 128 } }
       feature_extractor { width: 16 depth: 12 num_heads: 2 patch: 8 windows: 2 grid: 8 taken: [3, 6, 9, 12] }
       decoder { depth: 16 num_layers: 2 feedforward: 32 num_queries: 20 num_groups: 3 self_heads: 2 cross_heads: 4 }"""
     path.write_text(
@@ -80,7 +80,7 @@ def test_each_block_learns_at_its_own_rate(small_config: Path, tmp_path: Path) -
     network = one.state.detector.network
     before = {name: value.detach().clone() for name, value in network.named_parameters()}
     one.step(batch)
-    moved = {name: float((value - before[name]).abs().max()) for name, value in network.named_parameters()}
+    moved = {name: float((value.detach() - before[name]).abs().max()) for name, value in network.named_parameters()}
     for block in range(12):
         rate = 1.5e-4 * 0.7**2 * 0.8 ** (14 - (block + 1))
         assert moved[f"backbone.blocks.{block}.fc1.weight"] == pytest.approx(rate, rel=0.02), block
@@ -94,7 +94,8 @@ def test_a_frozen_backbone_stays_as_it_was(rf_detr_config: Path) -> None:
     one, batch = learner(rf_detr_config, r'train_config.freeze_variables="^backbone\\."')
     network = one.state.detector.network
     before = {name: value.detach().clone() for name, value in network.named_parameters()}
-    one.step(batch)
+    for _ in range(2):  # layers before those of boxes, which begin as 0, have a gradient from the second step on
+        one.step(batch)
     same = {name for name, value in network.named_parameters() if torch.equal(value, before[name])}
     assert same == {name for name in before if name.startswith("backbone.")}
 

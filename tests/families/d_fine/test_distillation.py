@@ -141,16 +141,16 @@ def test_an_interrupted_run_ends_as_one_that_was_not_and_leaves_the_teacher_behi
     config: Path, tmp_path: Path, teacher_file: Path
 ) -> None:
     settings = bw.RunSettings(workers=0, preflight=False, evaluate=False)
-    for steps in (3, 5):  # the weight changes before the third step and the fifth
+    for steps in (1, 3):  # the weight changes before the third step
         bw.train(bw.load_config(config, [f"train_config.num_steps={steps}"]), tmp_path / "parts", settings)
-    bw.train(bw.load_config(config, ["train_config.num_steps=5"]), tmp_path / "whole", settings)
+    bw.train(bw.load_config(config, ["train_config.num_steps=3"]), tmp_path / "whole", settings)
     first, second = (
-        torch.load(tmp_path / name / "ckpt-5.pt", weights_only=True)["network"] for name in ("parts", "whole")
+        torch.load(tmp_path / name / "ckpt-3.pt", weights_only=True)["network"] for name in ("parts", "whole")
     )
     assert first.keys() == second.keys()
     assert all(torch.equal(value, second[name]) for name, value in first.items())
     assert float(first["distiller.weight"]) != 5
-    assert first["distiller.shares"][1] == 1  # of the fifth step
+    assert first["distiller.shares"][1] == 1  # of the third step
 
     teacher_file.unlink()
     detector, _, _ = bw.restore_detector(tmp_path / "parts")

@@ -216,7 +216,7 @@ class Distiller(nn.Module):
             gathered(torch.nn.utils.get_total_norm([p.grad for p in weights if p.grad is not None], 1.0))
             for weights in (attention, network)
         )
-        share = part / whole
         # Gradients of 0, or that overflowed in float16, have no share.
-        observed = torch.stack([share, torch.ones_like(share)]) * share.isfinite()
-        self.shares += torch.nan_to_num(observed, 0.0, 0.0, 0.0).to(self.shares)
+        counts = whole.isfinite() & (whole > 0)
+        share = torch.where(counts, part / whole, torch.zeros_like(whole))
+        self.shares += torch.stack([share, counts.to(share)]).to(self.shares)
