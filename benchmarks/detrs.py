@@ -7,7 +7,8 @@ RF-DETR's counterpart is its authors' package `rfdetr`, D-FINE's is transformers
 Weights are random and the same on both sides, as are images and objects. A detection is one image through network and
 postprocessing; a step is forward, losses, backward, clipping and AdamW of a batch. Other programs of the machine slow
 both sides of a round alike, so that the ratios count: of the least times, and the median over rounds. Memory is the
-peak of what tensors take. Rows are written as soon as they are there; `--table` prints them.
+peak of what tensors take. Rows are written as soon as they are there; `--table` prints them. Losses of D-FINE are not
+comparable: transformers leaves out the first boxes, the union of matches, and the second layer's outputs.
 """
 
 from __future__ import annotations
