@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,9 +55,9 @@ def maps(*columns: tuple[float, float]) -> Tensor:
 def test_loss_is_the_mean_distance_of_directions() -> None:
     """The cosines are 24 / 25 and 0, so that the mean of 1 - cosine is 0.52; lengths do not count."""
     student, teacher = maps((3.0, 4.0), (7.0, 0.0)), maps((4.0, 3.0), (0.0, 0.1))
-    both = [torch.cat([part, part]) for part in (student, teacher)]
-    term = compute_distillation(Imitation(*both, torch.tensor(5.0)))
-    assert float(term.total) == pytest.approx(2 * 5 * 0.52)  # of two images
+    of_two_images = Imitation(torch.cat([student] * 2), torch.cat([teacher] * 2), torch.tensor(5.0))
+    term = compute_distillation(of_two_images)
+    assert float(term.total) == pytest.approx(2 * 5 * 0.52)
     assert term.count is not None
     assert float(term.count) == 2
 
@@ -105,18 +106,18 @@ def test_a_step_turns_the_coarsest_map_towards_the_teacher(config: Path, teacher
     network = one.state.detector.network
     inputs = one.state.detector.preprocessor.normalize(batch.images, batch.true_sizes)
     seen: dict[str, Tensor] = {}
-    encoder = network.get_submodule("encoder.encoder")[0]  # type: ignore[index]
-    hook = encoder.register_forward_hook(lambda _, __, outputs: seen.update(attended=outputs.detach().clone()))
+    attention = network.get_submodule("encoder.encoder.0")
+    hook = attention.register_forward_hook(lambda _, __, outputs: seen.update(attended=outputs.detach().clone()))
     weight, bias = (
         network.get_parameter(f"distiller.projector.{kind}").detach().clone() for kind in ("weight", "bias")
     )
     loss = one.step(batch).losses["Loss/distillation_loss"]
     hook.remove()
 
-    body = timm.create_model(
+    body: Any = timm.create_model(
         TEACHER, pretrained=True, pretrained_cfg_overlay={"file": str(teacher_file)}, num_classes=0, img_size=(32, 48)
     ).eval()
-    mean, deviation = (torch.tensor(body.pretrained_cfg[key])[:, None, None] for key in ("mean", "std"))
+    mean, deviation = (torch.tensor(body.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
     halves = nn.functional.interpolate((inputs - mean) / deviation, scale_factor=0.5, mode="area")
     with torch.no_grad():
         wanted = body.forward_features(halves)[:, body.num_prefix_tokens :]  # [B, 6, C], normalized

@@ -85,7 +85,7 @@ class Teacher:
         self.name, self.weights, self.pooling = name, weights, pooling
         self.width = int(outline.num_features)
         # Vision transformers take inputs of one size unless they are told otherwise.
-        self._options = {"dynamic_img_size": True} if hasattr(outline, "dynamic_img_size") else {}
+        self._options: dict[str, Any] = {"dynamic_img_size": True} if hasattr(outline, "dynamic_img_size") else {}
         self._patch = max(getattr(getattr(outline, "patch_embed", None), "patch_size", (1, 1)))
         self._body: Any = None
 
