@@ -1,7 +1,7 @@
 """Detections and training steps on a GPU, by preset, precision and batch: images a second, launches, memory.
 
     python benchmarks/gpu.py [--presets NAME …] [--batches 1 8 32 128] [--precisions float32 bfloat16 float16]
-                             [--seconds 2] [--json FILE]
+                             [--seconds 1] [--json FILE]
 
 Detectors are optimized, and detect as `predict --min_score 0.3` does, in images of 480×640 that are on the GPU before.
 Steps are the run's own, with the preset's optimizer and resizer, and do not wait for one another; they are measured
@@ -48,13 +48,12 @@ PRESETS = (
     "d_fine_s_coco",
     "d_fine_l_coco",
 )
+SCORE = 0.3
+# Images of the largest batch of a step.
+MOST_TRAINED = 16
+# Calls that are profiled, and the fewest that are timed.
+PROFILED, FEWEST = 3, 5
 GIB = 1 << 30
-
-
-_SCORE = 0.3
-_MOST_TRAINED = 16
-_PROFILED = 3
-_FEWEST = 5
 
 
 def main() -> None:
@@ -74,7 +73,7 @@ def main() -> None:
         for precision in arguments.precisions:
             for work, measured in (("detect", measure_detection), ("train", measure_training)):
                 for batch in arguments.batches:
-                    if work == "train" and batch > _MOST_TRAINED:
+                    if work == "train" and batch > MOST_TRAINED:
                         continue
                     row = {"preset": preset, "work": work, "precision": precision, "batch": batch}
                     rows.append(row | in_memory(partial(measured, preset, precision, batch, arguments.seconds, device)))
@@ -107,7 +106,7 @@ def measure_detection(preset: str, precision: str, batch: int, seconds: float, d
     torch.manual_seed(0)
     config = bw.load_config(f"preset:{preset}", ["train_config.fine_tune_checkpoint="])
     detector = placed(bw.build_detector(config), device).eval().optimize(dtype=getattr(torch, precision))
-    detector.postprocessor = detector.postprocessor.above(_SCORE)
+    detector.postprocessor = detector.postprocessor.above(SCORE)
     images = [torch.randint(0, 256, (3, 480, 640), dtype=torch.uint8, device=device) for _ in range(batch)]
     again: list[int] = []
     exactly = Nms.image_by_image
@@ -119,10 +118,10 @@ def measure_detection(preset: str, precision: str, batch: int, seconds: float, d
         return exactly(nms, boxes, scores, windows, indices)
 
     with mock.patch.object(Nms, "image_by_image", counting):
-        if device.type == "cuda":
-            detector.detect(images)
-        complete = batch - len(again)
-    return {"complete": f"{complete} of {batch}"} | timed(lambda: detector.detect(images), batch, seconds, device)
+        detector.detect(images)
+    # A CPU suppresses image by image from the first.
+    row = {"complete": f"{batch - len(again)} of {batch}"} if device.type == "cuda" else {}
+    return row | timed(lambda: detector.detect(images), batch, seconds, device)
 
 
 def measure_training(preset: str, precision: str, batch: int, seconds: float, device: torch.device) -> dict[str, Any]:
@@ -170,7 +169,7 @@ def timed(run: Callable[[], object], batch: int, seconds: float, device: torch.d
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     calls: list[float] = []
-    while len(calls) < _FEWEST or sum(calls) < seconds:
+    while len(calls) < FEWEST or sum(calls) < seconds:
         began = time.perf_counter()
         run()
         synchronize()
@@ -185,13 +184,13 @@ def profiled(run: Callable[[], object]) -> dict[str, Any]:
     profiler: Any = torch.profiler  # which lacks annotations in part
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as profile:
         began = time.perf_counter()
-        for _ in range(_PROFILED):
+        for _ in range(PROFILED):
             run()
         torch.cuda.synchronize()
         passed = time.perf_counter() - began
     events = [event for event in profile.events() if event.device_type.name == "CUDA"]
     busy = sum(event.time_range.elapsed_us() for event in events) / 1e6 / passed
-    return {"launches": len(events) // _PROFILED, "busy": round(min(busy, 1.0), 2), "gib": round(peak, 2)}
+    return {"launches": len(events) // PROFILED, "busy": round(min(busy, 1.0), 2), "gib": round(peak, 2)}
 
 
 def made_up(detector: Detector, count: int) -> Batch:

@@ -4,8 +4,9 @@
 
 Each reads the same JPEG files with ten boxes each from the disk, decodes them, mirrors half of them and resizes them to
 320×320 without antialiasing; Boxwright's from TFRecords and through its loader's own code, checks of the groundtruth
-included. Compared is processor time of one thread, which other programs change little; the kinds take turns within a
-round, and a ratio is the median over the rounds.
+included. One row more is of D-FINE's training: colors, canvas and crop at random, antialiased to 640×640. Compared is
+processor time of one thread, which other programs change little; the kinds take turns within a round, and a ratio is
+the median over the rounds.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import torch
 from torchvision import io, tv_tensors
 from torchvision.transforms import v2
 
+import boxwright as bw
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.convert import encode_example
@@ -34,6 +36,7 @@ from boxwright.data.loader import TrainingExamples
 from boxwright.data.tfrecord import write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.nn.preprocessing import FixedShapeResizer
+from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.types import Categories, Category, Sample
 
 SIZE, BOXES = 320, 10
@@ -42,8 +45,8 @@ Kind = Callable[[int], Any]
 read_bgr: Callable[[str], Any] = cv2.imread
 
 
-def boxwright_kind(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folder: Path) -> Kind:
-    """Return what prepares a sample as a training does."""
+def boxwright_kinds(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folder: Path) -> dict[str, Kind]:
+    """Return what prepares a sample as a training does: mirrored and resized, and as D-FINE's."""
     categories = Categories((Category(0, 1, "object"),))
     labels = np.zeros(BOXES, np.int64)
 
@@ -54,7 +57,10 @@ def boxwright_kind(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folder: P
     write_records(folder / "pictures.record", map(record, paths))
     dataset = TFRecordDataset([folder / "pictures.record"], categories)
     examples = TrainingExamples(dataset, Chain((RandomHorizontalFlip(),)), FixedShapeResizer(SIZE, SIZE), seed=0)
-    return lambda index: examples[0, index]
+    config = bw.load_config("preset:d_fine_n_coco", ["train_input_reader={ external_input_reader { } }"])
+    resizer = bw.build_detector(config).preprocessor.resizer
+    of_d_fine = TrainingExamples(dataset, build_augmentation(config, dataset), resizer, seed=0)
+    return {"boxwright": lambda index: examples[0, index], "boxwright, D-FINE": lambda index: of_d_fine[0, index]}
 
 
 def torchvision_kind(paths: Sequence[Path], boxes: np.ndarray[Any, Any]) -> Kind:
@@ -109,7 +115,7 @@ def main() -> None:
     boxes = (corners * [width, height, width, height]).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         kinds = {
-            "boxwright": boxwright_kind(paths, boxes, Path(folder)),
+            **boxwright_kinds(paths, boxes, Path(folder)),
             "torchvision": torchvision_kind(paths, boxes),
             "albumentations": albumentations_kind(paths, boxes),
         }

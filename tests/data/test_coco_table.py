@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from boxwright.base.files import lock
 from boxwright.data import coco, coco_table
 from boxwright.data.coco import CocoDataset
 from boxwright.data.coco_table import PackedJson
@@ -130,9 +131,38 @@ def test_a_folder_that_cannot_be_written_has_its_table_in_the_cache(
     monkeypatch.setattr(coco_table, "_store", refused)
     first = content(CocoDataset(path))
     assert not tables(path)
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert len(list((tmp_path / "cache").glob("*.table"))) == 1
     monkeypatch.setattr(coco, "read_json", refuse)
     assert content(CocoDataset(path)) == first
+
+
+def test_of_processes_that_open_a_file_at_once_one_reads_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one reads, the others cannot take the lock; the one that gets it next finds the table."""
+    read, others = coco.read_json, []
+
+    def read_under_lock(place: Path) -> Any:
+        (held,) = (path.parents[1] / "cache").glob(".*.lock")
+        with held.open() as opened, pytest.raises(BlockingIOError):
+            lock(opened.fileno())
+        others.append(held)
+        return read(place)
+
+    monkeypatch.setattr(coco, "read_json", read_under_lock)
+    first = content(CocoDataset(path))
+    find = coco_table._find
+    # As if it had looked for the table before the first one had written it.
+    answers = iter([None])
+    monkeypatch.setattr(coco_table, "_find", lambda *given: next(answers, None) or find(*given))
+    assert content(CocoDataset(path)) == first
+    assert len(others) == 1
+
+
+def test_without_a_folder_to_write_to_the_file_is_read_each_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    monkeypatch.setattr(coco_table, "_store", lambda place, *_: (_ for _ in ()).throw(PermissionError(place)))
+    assert content(CocoDataset(path)) == content(CocoDataset(path))
 
 
 def test_small_files_get_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +174,7 @@ def test_small_files_get_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_other_processes_map_the_file(path: Path) -> None:
     """What is handed to a process that is not forked does not grow with the data."""
     dataset = CocoDataset(path)
-    assert isinstance(dataset._objects.text, np.memmap)
+    assert isinstance(dataset._objects.texts.text, np.memmap)
     assert b"bbox" not in pickle.dumps(dataset._objects)
     assert list(pickle.loads(pickle.dumps(dataset._objects))) == list(dataset._objects)
 

@@ -90,6 +90,25 @@ def test_exif(orientation: int, kind: str) -> None:
     assert decode_image(data, "here", declared=(6, 8)).shape[:2] == (6, 8)
 
 
+XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+
+
+@pytest.mark.parametrize("says", ["nothing", "exif", "xmp"])
+def test_where_a_jpeg_says_how_it_was_held(says: str) -> None:
+    """Without a word it is decoded without Pillow, to the same pixels."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    options = {"nothing": {}, "exif": {"exif": exif}, "xmp": {"xmp": XMP}}[says]
+    picture = Image.fromarray(np.stack([RAMP] * 3, -1))
+    data = encoded(picture, "JPEG", quality=95, **options)
+    stored = decode_image(data, "here")
+    assert np.array_equal(stored, decode_image(encoded(picture, "JPEG", quality=95), "here"))
+    upright = decode_image(data, "here", upright=True)
+    assert np.array_equal(upright, stored if says == "nothing" else np.rot90(stored, -1))
+    with pytest.raises(DataError, match="cut off"):
+        decode_image(data[:-20], "here")
+
+
 def test_exif_after_a_pngs_pixels(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6

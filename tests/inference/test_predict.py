@@ -133,6 +133,41 @@ def test_masks_are_written_as_run_lengths(photos: Path, tmp_path: Path) -> None:
     assert mask.toBbox(row["segmentation"]).tolist() == pytest.approx(row["bbox"], abs=1)
 
 
+@dataclass(frozen=True, eq=False)
+class Film:
+    """Ten pictures; the reading of the fourth is announced."""
+
+    fourth: threading.Event
+    name = "film.mp4"
+    live = False
+    moving = True
+
+    def frames(self) -> Iterator[Frame]:
+        for number in range(10):
+            if number == 3:
+                self.fourth.set()
+            yield Frame(picture_of(moving(number), HEIGHT, WIDTH), self.name, number, number / 100)
+
+
+def test_on_a_gpu_pictures_share_batches_and_keep_their_order(photos: Path, tmp_path: Path) -> None:
+    """The first two are held until more are ready, which the next ones then have together."""
+    film = Film(threading.Event())
+    sources = [*find_sources([str(photos)]), film, *find_sources([str(photos)])]
+    sizes: list[int] = []
+
+    def look(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
+        assert film.fourth.wait(60)
+        sizes.append(len(images))
+        return find_blobs(images)
+
+    done = predict(look, sources, tmp_path / "together", device="cuda:0", batch_size=5)  # type: ignore[arg-type]
+    assert (sum(sizes), done.pictures) == (16, 16)
+    assert 1 < max(sizes) <= 5
+    sizes.clear()
+    predict(find_blobs, sources, tmp_path / "alone", batch_size=5)  # type: ignore[arg-type]
+    assert rows_of(tmp_path / "together") == rows_of(tmp_path / "alone")
+
+
 def test_patterns_and_lists(photos: Path, video: Path, tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text(f"photos/2.png\n\n{video}\n")
     names = [source.name for source in find_sources([str(photos / "[01].png"), f"@{tmp_path / 'list.txt'}"])]

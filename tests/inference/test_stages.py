@@ -110,6 +110,15 @@ def test_work_is_spread_and_results_keep_their_order() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("work", "at work"))]
 
 
+def test_what_is_ready_is_taken_together() -> None:
+    with Stages() as stages:
+        numbers = stages.ahead("numbers", iter(range(10)), limit=10)
+        numbers.join()
+        assert list(numbers.batches(4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    with Stages() as stages:
+        assert [*stages.ahead("none", iter(())).batches(4)] == []
+
+
 @pytest.mark.parametrize("where", ["items", "work"])
 def test_results_before_an_error_come_before_it(where: str) -> None:
     def items() -> Iterator[int]:

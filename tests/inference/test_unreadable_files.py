@@ -61,8 +61,13 @@ def _blobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect_functions, "ModelSource", BlobModel)
 
 
-def test_good_files_are_done_and_bad_ones_listed(folder: Path, tmp_path: Path) -> None:
-    done = predict(find_blobs, find_sources([str(folder)]), tmp_path / "out")
+# Of an exported detector or on a CPU, and of a GPU, where several threads read and pictures share batches.
+DEVICES = ("", "cuda:0")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_good_files_are_done_and_bad_ones_listed(device: str, folder: Path, tmp_path: Path) -> None:
+    done = predict(find_blobs, find_sources([str(folder)]), tmp_path / "out", device=device)
     assert (done.pictures, done.objects) == (4, 4)
     assert [Path(line.split(": ")[0]).name for line in done.errors] == BAD
     assert all(line.startswith(str(folder)) and len(line.splitlines()) == 1 for line in done.errors)
@@ -72,9 +77,11 @@ def test_good_files_are_done_and_bad_ones_listed(folder: Path, tmp_path: Path) -
     assert written == {"a.jpg", "c.jpg", "e.jpg", "g.jpg", "detections.json"}, "complete, with no mark"
 
 
-def test_strict_stops_at_the_first(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_strict_stops_at_the_first(device: str, folder: Path, tmp_path: Path) -> None:
+    settings = PredictionSettings(strict=True)
     with pytest.raises(DataError, match=r"b\.png"):
-        predict(find_blobs, find_sources([str(folder)]), tmp_path / "out", PredictionSettings(strict=True))
+        predict(find_blobs, find_sources([str(folder)]), tmp_path / "out", settings, device=device)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"a.jpg", "detections.json", MARKER}
     with pytest.raises(ConfigError, match="remove it or --max_errors"):
         PredictionSettings(strict=True, max_errors=0.5)
@@ -87,18 +94,19 @@ def test_nothing_that_can_be_read_is_an_error_with_all_reasons(folder: Path, tmp
     assert (tmp_path / "out" / MARKER).is_file()
 
 
-def test_an_array_of_other_channels_is_a_bad_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_array_of_other_channels_is_a_bad_file(device: str, tmp_path: Path) -> None:
     """The detector refuses it, not the reader."""
     np.save(tmp_path / "five.npy", np.zeros((8, 8, 5), np.uint8))
     (tmp_path / "a.png").write_bytes(PNG)
 
     def detect(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
-        if images[0].shape[2] != 3:
+        if any(image.shape[2] != 3 for image in images):
             raise DataError("image 0: expected 3 channels")
         return find_blobs(images)
 
     words = [str(tmp_path / "five.npy"), str(tmp_path / "a.png")]
-    done = predict(detect, find_sources(words), tmp_path / "out")
+    done = predict(detect, find_sources(words), tmp_path / "out", device=device)
     assert done.errors == [f"{words[0]}: image 0: expected 3 channels"]
     assert done.pictures == 1
 

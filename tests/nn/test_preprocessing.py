@@ -7,6 +7,7 @@ from PIL import Image
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
+from boxwright.data.batch import to_input
 from boxwright.exporters.resizing import resizing
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.nn.preprocessing import (
@@ -20,6 +21,7 @@ from boxwright.nn.preprocessing import (
     to_grayscale,
 )
 from boxwright.pipeline import messages as m
+from boxwright.types import Sample
 
 
 @pytest.mark.parametrize(
@@ -134,3 +136,15 @@ def test_a_graph_antialiases_what_keeps_its_proportions() -> None:
     squared = resizing(resizer)(image[None])
     assert squared.true_sizes.tolist() == [list(size)] == [[22, 40]]
     torch.testing.assert_close(squared.pixels[0], found, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("color", [(), (124.0, 116.0, 104.0), (123.68, 116.779, 103.939)])
+def test_padding_of_levels_has_the_nearest_color(color: tuple[float, ...]) -> None:
+    """A sample is padded in levels where the color has no fractions; with fractions it is rounded after that."""
+    resizer = KeepAspectRatioResizer(16, 32, pad_to_max_dimension=True, per_channel_pad_value=color)
+    sample = Sample(np.full((10, 20, 3), 77, np.uint8), np.zeros((0, 4)), np.zeros(0, np.int64))
+    image = to_input(sample, resizer).image
+    assert (image.shape, image.dtype) == ((32, 32, 3), np.dtype(np.uint8))
+    assert image[:16].tolist() == [[[77, 77, 77]] * 32] * 16
+    nearest = [124, 117, 104] if color == (123.68, 116.779, 103.939) else [int(level) for level in color or (0, 0, 0)]
+    assert image[16:].reshape(-1, 3).tolist() == [nearest] * 512

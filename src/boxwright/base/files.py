@@ -86,11 +86,12 @@ def cache_folder() -> Path:
     """
     if named := os.environ.get("BOXWRIGHT_CACHE"):
         return Path(named)
-    try:
+    with suppress(RuntimeError):  # neither HOME nor an entry in /etc/passwd, as of `docker run --user 12345`
         return Path.home() / ".cache" / "boxwright"
-    except RuntimeError:  # neither HOME nor an entry in /etc/passwd, as of `docker run --user 12345`
-        folder = Path(tempfile.gettempdir(), f"boxwright-{os.getuid()}")
     instead = "name a cache folder with BOXWRIGHT_CACHE"
+    if not hasattr(os, "getuid"):
+        raise OutputError(f"this user has no home folder; {instead}")
+    folder = Path(tempfile.gettempdir(), f"boxwright-{os.getuid()}")
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         own = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()

@@ -1,4 +1,6 @@
-"""How many threads compute, and how they wait for each other: for our own commands, before PyTorch is imported.
+"""How many threads compute, how they wait for each other, and work that several do, whose results keep its order.
+
+How they wait is set for our own commands, before PyTorch is imported.
 
 OpenMP's threads spin while they wait for each other, by default for so long that beside other programs, or in a
 container with less than one core per thread, each displaces the one that it waits for: a step then takes ten times as
@@ -10,12 +12,17 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from boxwright.base.errors import BoxwrightError
 from boxwright.base.text import is_count
 
+T = TypeVar("T")
+R = TypeVar("R")
 # A user who sets one of these has chosen how threads wait.
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 # GNU's OpenMP, which PyTorch uses on Linux, counts turns of some 50 ns; LLVM's and Intel's count milliseconds. Each
@@ -128,3 +135,32 @@ def _text(path: Path) -> str:
         return path.read_text().strip()
     except OSError:  # missing or unreadable: no known limit
         return ""
+
+
+def map_in_order(work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int = 0) -> Iterator[R]:
+    """Yield the results of several threads in the items' order; an error comes after the results of earlier items.
+
+    Args:
+        work: Called with an item, in any thread.
+        threads: How many items are in progress at a time.
+        ahead: How many more are taken before the first result is.
+    """
+    waiting: deque[Future[R]] = deque()
+    pool = ThreadPoolExecutor(threads, "worker")
+    try:
+        given = iter(items)
+        while True:
+            try:
+                waiting.append(pool.submit(work, next(given)))
+            except StopIteration:
+                break
+            except BaseException:
+                while waiting:
+                    yield waiting.popleft().result()
+                raise
+            if len(waiting) >= threads + ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -110,7 +110,7 @@ def predict_command(
     if detector.categories is None:
         console.print("no label map: classes are shown as numbers from 1; name one with --label_map")
     with progress_bar() as bar:
-        done = predict(detector.detect, opened, out, settings, _shown(bar, count))
+        done = predict(detector.detect, opened, out, settings, _shown(bar, count), detector.device, many.batch_size)
     if done.pictures == 0:
         raise DataError(f"{', '.join(sources)}: no image could be read")
     _print_predictions(done, out, settings)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import signal
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
@@ -59,6 +61,7 @@ def run_server(
     from boxwright.runtime.allocator import share_arenas
 
     require_server()
+    require_posix()
     from boxwright.inference.serving.app import make_app
     from boxwright.inference.serving.guard import Counters
     from boxwright.inference.serving.model import ServedModel
@@ -86,6 +89,15 @@ def require_server() -> None:
 
     for library in ("fastapi", "uvicorn", "orjson", "prometheus_client"):
         require_library(library, "serve")
+
+
+def require_posix() -> None:
+    """Raise a ConfigError where pictures cannot be decoded in processes of their own, as on Windows."""
+    if not (hasattr(os, "preadv") and hasattr(signal, "SIGALRM")):
+        raise ConfigError(
+            "the server decodes pictures in processes that share files in memory, which this system lacks: "
+            "run it on Linux or macOS, or in a container"
+        )
 
 
 def run_app(

@@ -101,7 +101,7 @@ def to_input(sample: Sample, resizer: Resizer) -> Sample:
     whole_levels = sample.image.dtype == np.uint8
     resized, true_size = (to_levels_resizer(resizer) if whole_levels else resizer)(torch.from_numpy(image))
     pixels = resized.contiguous().numpy()
-    if whole_levels:  # rounds half to even, as torch does, and clips, in one pass
+    if whole_levels and pixels.dtype != np.uint8:  # rounds half to even, as torch does, and clips, in one pass
         # More channels are added to as one, since OpenCV takes four at most.
         rows = pixels.reshape(len(pixels), -1) if pixels.shape[2] > 4 else pixels
         pixels = np.asarray(cv2.add(rows, np.zeros(4), dtype=cv2.CV_8U)).reshape(pixels.shape)
@@ -123,7 +123,7 @@ def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[Any] | 
     boxes = np.clip(sample.boxes * np.tile(scale, 2), 0, limits)
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]) & ~sample.is_crowd
     pixels = np.zeros((*true_size, 0), np.uint8) if image is None else image
-    moved = sample.keep(keep).moved(
+    moved = (sample if keep.all() else sample.keep(keep)).moved(
         pixels,
         boxes=lambda _: boxes[keep].astype(np.float32),
         points=lambda points: _scaled_points(points, scale),
@@ -132,7 +132,8 @@ def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[Any] | 
         masks=lambda masks: _resized_masks(masks, true_size, (pixels.shape[0], pixels.shape[1])),
         areas=lambda areas: (areas * scale.prod()).astype(np.float32),
     )
-    return replace(moved, true_size=true_size)
+    moved.true_size = true_size
+    return moved
 
 
 def _scaled_points(points: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import OutputError
-from boxwright.base.files import file_sha256, file_size, kept_places, open_regular, open_whole
+from boxwright.base.files import (
+    cache_folder,
+    file_sha256,
+    file_size,
+    kept_places,
+    make_folder,
+    open_regular,
+    open_whole,
+    waiting_lock,
+)
+from boxwright.data.packed import PackedBytes, map_array
 from boxwright.data.reading import Notices, ReasonCounts
 
 Row = dict[str, Any]
@@ -32,47 +41,30 @@ _WORD = 8
 _CHUNK = 1 << 24
 
 
+@dataclass(frozen=True, eq=False)
 class PackedJson:
-    """JSON values by index."""
+    """JSON values by index.
 
-    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
-        """Keep the values.
+    Attributes:
+        texts: What each is as a text.
+    """
 
-        Args:
-            text: Their texts, one after the other.
-            ends: Where each ends.
-        """
-        self.text, self.ends = text, ends
+    texts: PackedBytes
 
     @classmethod
     def of(cls, values: Iterable[Any]) -> PackedJson:
         """Return values, packed."""
-        text, ends = bytearray(), []
-        for value in values:
-            # Surrogates that stand alone are escaped, and read back.
-            text += json.dumps(value, separators=(",", ":")).encode()
-            ends.append(len(text))
-        return cls(np.frombuffer(bytes(text), np.uint8), np.array(ends, np.int64))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Hand a process that is not forked the file to map, not its content."""
-        return PackedJson._unpickled, (_picklable(self.text), _picklable(self.ends))
-
-    @classmethod
-    def _unpickled(cls, text: Any, ends: Any) -> PackedJson:
-        return cls(*(_mapped(*array) if isinstance(array, tuple) else array for array in (text, ends)))
+        # Surrogates that stand alone are escaped, and read back.
+        return cls(PackedBytes.of(json.dumps(value, separators=(",", ":")).encode() for value in values))
 
     def __len__(self) -> int:
-        return len(self.ends)
+        return len(self.texts)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: int) -> Any:
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        index %= len(self)
-        return json.loads(self.text[self.ends[index - 1] if index else 0 : self.ends[index]].tobytes())
+        return json.loads(self.texts[index])
 
 
 @dataclass(frozen=True)
@@ -110,9 +102,22 @@ def kept_table(path: Path, classes: str, build: Callable[[], CocoTable]) -> Coco
     digest = hashlib.sha256(f"{file_sha256(path)} {classes}".encode()).hexdigest()
     # Of each label map there is one; the last one of a file that changed is written over.
     places = kept_places(path, f".{hashlib.sha256(classes.encode()).hexdigest()[:8]}.table")
-    for place in places:
-        if (table := _stored(place, digest)) is not None:
-            return table
+    if (table := _find(places, digest)) is not None:
+        return table
+    with ExitStack() as held:
+        # Of the processes that open a file at once, one reads it, and the others wait. Where nothing can be written,
+        # each reads it by itself.
+        with suppress(OSError, OutputError):
+            held.enter_context(waiting_lock(make_folder(cache_folder()) / f".{digest[:24]}.lock"))
+        return _find(places, digest) or _make(places, digest, build)
+
+
+def _find(places: Sequence[Path], digest: str) -> CocoTable | None:
+    return next((table for place in places if (table := _stored(place, digest)) is not None), None)
+
+
+def _make(places: Sequence[Path], digest: str, build: Callable[[], CocoTable]) -> CocoTable:
+    """Read the file, and return its table as it is kept."""
     table = build()
     for place in places:
         with suppress(OSError, OutputError):  # a read-only folder: use the cache, or read the file again next time
@@ -124,11 +129,11 @@ def kept_table(path: Path, classes: str, build: Callable[[], CocoTable]) -> Coco
 
 # Of each array, how it is found in a table, and its type.
 _ARRAYS: tuple[tuple[Callable[[CocoTable], NDArray[Any]], str], ...] = (
-    (lambda table: table.images.ends, "<i8"),
-    (lambda table: table.objects.ends, "<i8"),
+    (lambda table: table.images.texts.ends, "<i8"),
+    (lambda table: table.objects.texts.ends, "<i8"),
     (lambda table: table.left_out, "<i8"),
-    (lambda table: table.images.text, "|u1"),
-    (lambda table: table.objects.text, "|u1"),
+    (lambda table: table.images.texts.text, "|u1"),
+    (lambda table: table.objects.texts.text, "|u1"),
 )
 
 
@@ -191,27 +196,16 @@ def _stored(place: Path, source: str) -> CocoTable | None:
         return None
     arrays, at = [], start + _WORD + size
     for length, (_, kind) in zip(header["lengths"], _ARRAYS, strict=True):
-        arrays.append(_mapped(place, kind, at, length))
+        arrays.append(map_array(place, kind, at, length))
         count = length * np.dtype(kind).itemsize
         at += count + -count % _WORD
     image_ends, object_ends, left_out, image_text, object_text = arrays
     return CocoTable(
-        images=PackedJson(image_text, image_ends),
-        objects=PackedJson(object_text, object_ends),
+        images=PackedJson(PackedBytes(image_text, image_ends)),
+        objects=PackedJson(PackedBytes(object_text, object_ends)),
         left_out=left_out,
         categories=header["categories"],
         dense_pose=header["dense_pose"],
         track_ids=header["track_ids"],
         notices=Notices(*map(_read_counts, header["notices"])),
     )
-
-
-def _picklable(array: NDArray[Any]) -> Any:
-    if not isinstance(array, np.memmap) or array.filename is None:
-        return array
-    return Path(os.fspath(array.filename)), array.dtype.str, array.offset, len(array)
-
-
-def _mapped(place: Path, kind: str, offset: int, length: int) -> NDArray[Any]:
-    # A file cannot be mapped from its end on.
-    return np.memmap(place, kind, "r", offset, (length,)) if length else np.zeros(0, kind)

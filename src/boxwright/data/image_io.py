@@ -41,6 +41,7 @@ from boxwright.data.picture_files import count_webp_pixels, picture_format
 from boxwright.types.pixels import LARGEST, WIDE_MODES, ValueRange, read_pil, to_levels
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_JPEG = b"\xff\xd8\xff"
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 # Adam7: first column and row of each pass, and the steps between.
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
@@ -150,6 +151,8 @@ def decode_image(
         DataError: If the bytes are not an image of a format in `FORMATS`, are truncated or damaged, or the image has no
             pixels, or more than `limits.IMAGE_PIXELS`.
     """
+    if (plain := _decode_plain_jpeg(data)) is not None:
+        return plain
     with _open_image(data, where) as image:
         orientation = _orientation(image)
         by_size = upright_by_size(_stored_size(image), orientation, declared)
@@ -297,6 +300,18 @@ def _stored_size(image: Image.Image) -> tuple[int, int]:
         # Newer releases of Pillow state the size of a file that has to be turned as it is after that.
         return int(image.tag_v2[_LENGTH]), int(image.tag_v2[_WIDTH])
     return image.height, image.width
+
+
+def _decode_plain_jpeg(data: bytes) -> NDArray[np.uint8] | None:
+    """Decode a JPEG that states no orientation; None for what Pillow has to look at, be it damage or size."""
+    # Pillow looks for the orientation in EXIF, and then in XMP.
+    if not isinstance(data, bytes) or data[:3] != _JPEG or b"Exif" in data or b"rientation" in data:
+        return None
+    try:
+        height, width = simplejpeg.decode_jpeg_header(data)[:2]
+        return None if IMAGE_PIXELS.exceeded(height * width) else _decode_jpeg(data)
+    except ValueError:
+        return None
 
 
 def _decode_jpeg(data: bytes) -> NDArray[np.uint8] | None:

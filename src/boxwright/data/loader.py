@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 from multiprocessing.process import BaseProcess
@@ -106,7 +105,9 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
                 sample = self.dataset[number]
                 with reading(f"{self.dataset.name}: sample {number} ({sample.id[:60]}): augmentation"):
                     prepared = to_input(augmentation(sample, rng), resizer)
-                return replace(prepared, key=key, problems=tuple(problems), draw_key=draw_key(self.seed, key))
+                prepared.key, prepared.problems = key, tuple(problems)
+                prepared.draw_key = draw_key(self.seed, key)
+                return prepared
             except DataError as error:
                 problems.append(str(error))
             except BoxwrightError as error:  # raised by a worker, it would arrive wrapped in a traceback
@@ -315,7 +316,8 @@ def _on_sigchld(handler: Callable[..., None]) -> Iterator[None]:
 
     torch's own raises about a dead worker in any line, also where gradients are switched on again.
     """
-    if threading.current_thread() is not threading.main_thread():
+    # Windows has no such signal.
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
         yield
         return
     before = signal.signal(signal.SIGCHLD, handler)

@@ -22,6 +22,7 @@ from boxwright.base.files import read_file, shown
 from boxwright.base.remote import address_in, is_listable, list_remote, remote_file
 from boxwright.base.text import without_secrets
 from boxwright.data.image_io import ImageHeader, read_header, read_image
+from boxwright.data.packed import PackedBytes
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import Notices, reading
 from boxwright.types import Categories, Sample
@@ -150,24 +151,25 @@ class LocatedPictures:
 
 
 class _PackedPaths:
-    """Paths of pictures in one array of bytes: as objects, each process had them by itself, at 300 bytes a path."""
+    """Paths of pictures, without the folder before them."""
 
     def __init__(self, folder: Path, paths: Sequence[Path | str]) -> None:
-        """Keep the paths, without the folder before them; a text stands for one that is missing."""
+        """Keep the paths; a text stands for one that is missing."""
         self._folder, start = folder, f"{folder}{os.sep}"
-        names = [os.fsencode(str(path).removeprefix(start)) if isinstance(path, Path) else b"" for path in paths]
-        self._text, self._ends = b"".join(names), np.cumsum([len(name) for name in names], dtype=np.int64)
+        self._names = PackedBytes.of(
+            os.fsencode(str(path).removeprefix(start)) if isinstance(path, Path) else b"" for path in paths
+        )
         # One that the folder does not lead to is found from the current folder.
         self._outside = {
             n for n, path in enumerate(paths) if isinstance(path, Path) and not str(path).startswith(start)
         }
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._names)
 
     def path(self, index: int) -> Path:
         """Return a path."""
-        name = os.fsdecode(self._text[self._ends[index - 1] if index else 0 : self._ends[index]])
+        name = os.fsdecode(self._names[index])
         return Path(name) if index in self._outside else self._folder / name
 
 

@@ -301,7 +301,7 @@ def _labels(
     classes = (
         [categories.by_any_name(name) for name in names] if texts else [categories.by_id(number) for number in ids]
     )
-    if texts and None in classes:
+    if texts and any(category is None for category in classes):
         classes = _by_case_and_id(names, classes, features, categories)
     for name, category in zip(names, classes, strict=True):
         if category is None:

@@ -80,12 +80,13 @@ def dead_worker_error(workers: list[BaseProcess], error: Exception) -> TrainingE
     how = describe_death(workers) or first_line(error)
     # ENOSPC: queues need shared memory too; SIGBUS: a page that was promised is not there when it is written.
     exit_codes = [worker.exitcode for worker in workers]
-    if (isinstance(error, OSError) and error.errno == 28) or -signal.SIGBUS in exit_codes:
+    killers = {number.name for number in signal.Signals if -number in exit_codes}
+    if (isinstance(error, OSError) and error.errno == 28) or "SIGBUS" in killers:
         return no_shared_memory(how)
     if UNGUARDED in exit_codes:
         return TrainingError(missing_guard("each data worker"))
     dead = [str(worker.pid) for worker in workers if not worker.is_alive()]
     named = f" (process {', '.join(dead)})" if dead else ""
     # The kernel kills the largest process when memory is exhausted; a worker that ends by itself says why.
-    why = "; was it out of memory?" if -signal.SIGKILL in exit_codes else ""
+    why = "; was it out of memory?" if "SIGKILL" in killers else ""
     return TrainingError(f"a data worker died{named}: {how}{why}")

@@ -5,15 +5,14 @@ Exported detectors do without it unless their runtime needs it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.threads import map_in_order
 from boxwright.base.worker_pools import parse_engine
 from boxwright.config.load import dump_message, parse_message
 from boxwright.data.dataset import Dataset
@@ -178,14 +177,4 @@ def samples_by_threads(dataset: Dataset, indices: Sequence[int], workers: int) -
     if not workers:
         yield from (dataset[index] for index in indices)
         return
-    waiting: deque[Future[Sample]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            for index in indices:
-                waiting.append(pool.submit(dataset.__getitem__, index))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    yield from map_in_order(dataset.__getitem__, indices, workers, ahead=workers)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import MARKER, open_whole, unfinished, unique_stem, write_whole
 from boxwright.base.text import to_cell
+from boxwright.base.threads import map_in_order
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import LEAST_KEYPOINT_SCORE, draw_detections
 from boxwright.evaluation.results import detection_rows, large_values
@@ -40,12 +41,14 @@ from boxwright.inference.object_files import (
 )
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import Frame, Source
-from boxwright.inference.stages import Stage, Stages, StageTimes
+from boxwright.inference.stages import Stage, Stages, StageTimes, ThreadCounts
 from boxwright.inference.tracking import NO_TRACK, Tracker
 from boxwright.inference.video import open_video_for_writing
 from boxwright.types import Array, Categories, DetectFunction, Detections
 
 Row = dict[str, Any]
+_Picture = tuple[Source, Frame]
+_Seen = tuple[Source, Frame, Detections[Array]]
 _OF_ANNOTATIONS = ("category_id", "bbox", "score", "segmentation", "embedding", "surface")
 _COLUMNS = ["file", "frame", "time", "track", "class_id", "class", "score", "x_min", "y_min", "x_max", "y_max"]
 
@@ -215,6 +218,7 @@ def _rows(image_id: str, frame: Frame, detections: Detections[Array]) -> list[di
 
 _DEFAULTS = PredictionSettings()
 _DRAWN_AT_ONCE = 4  # pictures; they mostly wait for the disk
+_READ_AHEAD = 4
 
 
 @dataclass(frozen=True)
@@ -250,9 +254,9 @@ class _ReadErrors:
             line = str(error)
             self._lines.setdefault(source, line if source.name in line else f"{source.name}: {line}")
 
-    def lines(self) -> list[str]:
-        """Return a line for each source."""
-        return list(self._lines.values())
+    def lines(self, sources: Sequence[Source]) -> list[str]:
+        """Return a line for each of the sources that has an error, in their order."""
+        return [self._lines[source] for source in sources if source in self._lines]
 
 
 @dataclass(frozen=True)
@@ -288,6 +292,8 @@ def predict(
     out: str | Path,
     settings: PredictionSettings = _DEFAULTS,
     seen: Callable[[Frame], None] = _nothing,
+    device: str = "",
+    batch_size: int = 8,
 ) -> PredictionCounts:
     """Detect objects; draw pictures for image files and videos for videos, and write result files.
 
@@ -299,6 +305,8 @@ def predict(
     Args:
         out: The folder for results; it is created.
         seen: Called with each picture when it is done, for progress.
+        device: Where the detector is, as `ImageDetector` says.
+        batch_size: On a GPU, so many pictures are detected in together, if they are ready; elsewhere each by itself.
 
     Raises:
         ConfigError: For an unknown `merge`.
@@ -311,13 +319,17 @@ def predict(
     require_unused(Path(out), [*([CROPS] if settings.save_crops else []), *([LABELS] if settings.save_txt else [])])
     errors = _ReadErrors(strict=settings.strict)
     with unfinished(out, "predictions") as folder, Stages() as stages:
-        pairs = _read(sources, errors)
+        threads = ThreadCounts.of(device)
+        batch_size = batch_size if threads.network > 1 else 1
+        pairs = itertools.islice(_read(sources, errors, threads.reading), settings.frames or None)
         # With a file among the sources, no picture may be skipped.
         live = all(source.live for source in sources)
-        reading = (stages.newest if live else stages.ahead)("read", itertools.islice(pairs, settings.frames or None))
-        processed = stages.ahead("network", _detected(reading, look, settings, errors))
-        draw = partial(_drawn, names=names, folder=folder, settings=settings)
+        reading = stages.newest("read", pairs) if live else stages.ahead("read", pairs, max(batch_size, _READ_AHEAD))
         # With several threads, a live picture would wait until as many more have arrived.
+        look_at = partial(_look_at, look=look, errors=errors)
+        looked = stages.spread("network", look_at, reading.batches(batch_size), 1 if live else threads.network)
+        processed = _tracked(itertools.chain.from_iterable(looked), settings)
+        draw = partial(_drawn, names=names, folder=folder, settings=settings)
         drawn = stages.spread("draw", draw, processed, 1 if live else _DRAWN_AT_ONCE)
         written = stages.ahead("write", _written(drawn, names.drawn, folder))
         pictures, objects, categories = 0, 0, None
@@ -329,36 +341,58 @@ def predict(
                 seen(item.frame)
         if settings.save_txt and categories is not None:
             write_class_names(folder / CLASSES, categories)
-        if errors.lines() and not pictures:
-            raise DataError("; ".join(errors.lines()))
+        lines = errors.lines(sources)
+        if lines and not pictures:
+            raise DataError("; ".join(lines))
         times = stages.times("tables")
-    return PredictionCounts(pictures, objects, times, errors.lines())
+    return PredictionCounts(pictures, objects, times, lines)
 
 
-def _read(sources: Sequence[Source], errors: _ReadErrors) -> Iterator[tuple[Source, Frame]]:
-    """Yield the pictures of all sources, without those that cannot be read."""
-    for source in sources:
-        with errors.kept(source):
-            for frame in source.frames():
-                yield source, frame
+def _read(sources: Sequence[Source], errors: _ReadErrors, threads: int) -> Iterator[_Picture]:
+    """Yield the pictures of all sources, without those that cannot be read; of image files several at a time."""
+    for moving, group in itertools.groupby(sources, key=lambda source: source.moving):
+        if moving or threads == 1:
+            for source in group:
+                with errors.kept(source):
+                    for frame in source.frames():
+                        yield source, frame
+            continue
+        for pictures in map_in_order(partial(_read_image, errors=errors), group, threads):
+            yield from pictures
 
 
-def _detected(
-    pairs: Iterable[tuple[Source, Frame]], look: DetectFunction, settings: PredictionSettings, errors: _ReadErrors
-) -> Iterator[_ProcessedPicture]:
+def _read_image(source: Source, errors: _ReadErrors) -> list[_Picture]:
+    with errors.kept(source):
+        return [(source, frame) for frame in source.frames()]
+    return []
+
+
+def _look_at(pictures: list[_Picture], look: DetectFunction, errors: _ReadErrors) -> list[_Seen]:
+    """Return the detections in each picture, without pictures that the detector refuses for their channels."""
+    try:
+        detections = look([frame.image for _, frame in pictures])
+    except DataError:
+        if len(pictures) > 1:
+            return [seen for picture in pictures for seen in _look_at([picture], look, errors)]
+        with errors.kept(pictures[0][0]):
+            raise
+        return []
+    return [(*picture, found) for picture, found in zip(pictures, detections, strict=True)]
+
+
+def _tracked(pictures: Iterable[_Seen], settings: PredictionSettings) -> Iterator[_ProcessedPicture]:
+    """Yield what was detected in each picture; in those of a video, the objects with their numbers where asked."""
     tracked: Source | None = None
     tracker = None
-    for source, frame in pairs:
-        # The detector refuses an image with another number of channels than it takes.
-        with errors.kept(source):
-            (detections,) = look([frame.image])
-            if settings.track and source.moving:
-                tracker = tracker if tracked is source and tracker else Tracker(settings.min_score, settings.reidentify)
-                tracked, detections = source, tracker.update(detections, frame.time or 0.0)
-            # Tracked objects stay even below the least score.
-            yield _ProcessedPicture(
-                source, frame, detections if tracked is source else detections.above(settings.least_score)
-            )
+    for source, frame, found in pictures:
+        detections = found
+        if settings.track and source.moving:
+            tracker = tracker if tracked is source and tracker else Tracker(settings.min_score, settings.reidentify)
+            tracked, detections = source, tracker.update(found, frame.time or 0.0)
+        # Tracked objects stay even below the least score.
+        yield _ProcessedPicture(
+            source, frame, detections if tracked is source else detections.above(settings.least_score)
+        )
 
 
 def _drawn(

@@ -118,7 +118,7 @@ class CollectionSettings:
     part_size: int = setting(
         1024, "Images per Parquet file; no more are lost if the process is killed.", _MANY, least=1
     )
-    batch_size: int = setting(8, "Images per batch.", _MANY, least=1)
+    batch_size: int = setting(8, "Images per batch; of other predictions, on a GPU alone.", _MANY, least=1)
     column: str = setting("", "The Parquet column with the images, if not detected.", _MANY)
 
 

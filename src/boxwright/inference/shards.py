@@ -48,7 +48,7 @@ from boxwright.data.image_io import decode_image
 from boxwright.evaluation.results import keypoints_of_classes, surface_picture
 from boxwright.inference.collections import Item, Unit, read_items
 from boxwright.inference.detect_functions import ImageDetector, ModelSource, apply_settings
-from boxwright.inference.stages import Stages
+from boxwright.inference.stages import Stages, ThreadCounts
 from boxwright.inference.stores import Store, open_parquet
 from boxwright.nn.ops.pasted_masks import mask_run_lengths
 from boxwright.runtime.allocator import keep_freed_memory
@@ -135,8 +135,6 @@ def _schema() -> Any:
 
 PLAN = "_plan.json"
 _SCHEMA = 2
-
-_DECODING_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -234,10 +232,11 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     detect = apply_settings(model.detect, job.model.settings)
     with Stages() as stages:
         decode = partial(_decoded, white_level=model.white_level)
-        # One thread decodes some hundred images a second, which a GPU waits for; a CPU is busy with the network.
-        threads = _DECODING_THREADS if model.device.startswith("cuda") else 1
-        decoded = stages.spread("decode", decode, stages.ahead("read", items), threads)
-        rows = (row for batch in _batched(decoded, job.batch_size) for row in _detected(batch, detect))
+        threads = ThreadCounts.of(model.device)
+        decoded = stages.spread("decode", decode, stages.ahead("read", items), threads.reading, job.batch_size)
+        batches = _batched(decoded, job.batch_size)
+        looked = stages.spread("network", partial(_detected, detect=detect), batches, threads.network)
+        rows = itertools.chain.from_iterable(looked)
         yield from _write_parts(unit, store, _batched(rows, job.part_size), parts, about)
     store.write(_done(unit), f"{os.getpid()}\n".encode())
 
@@ -334,10 +333,9 @@ def _decoded(item: Item, white_level: float) -> tuple[Item, NDArray[np.uint8] | 
         return item, None, str(error)
 
 
-def _detected(batch: list[tuple[Item, NDArray[np.uint8] | None, str]], detect: DetectFunction) -> Iterator[Row]:
+def _detected(batch: list[tuple[Item, NDArray[np.uint8] | None, str]], detect: DetectFunction) -> list[Row]:
     detections = iter(detect([image for _, image, _ in batch if image is not None]))
-    for item, image, error in batch:
-        yield to_row(item.id, None if image is None else next(detections), error)
+    return [to_row(item.id, None if image is None else next(detections), error) for item, image, error in batch]
 
 
 def _batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -15,9 +15,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Generic, TypeVar
+
+from boxwright.base.threads import map_in_order
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -74,6 +77,14 @@ class Stage(Generic[T]):
             raise self._error
         raise StopIteration
 
+    def batches(self, most: int) -> Iterator[list[T]]:
+        """Yield the items in lists of those that are ready, each of at least one and at most so many."""
+        for item in self:
+            with self.changed:
+                others = [self.ready.popleft() for _ in range(min(most - 1, len(self.ready)))]
+                self.changed.notify_all()
+            yield [item, *others]
+
     def _run(self) -> None:
         try:
             items = iter(self._items)
@@ -95,9 +106,9 @@ class Stage(Generic[T]):
                 self.changed.notify_all()
 
 
-def _put_with_limit(stage: Stage[T], item: T) -> None:
+def _put_with_limit(stage: Stage[T], item: T, limit: int) -> None:
     with stage.changed:
-        stage.changed.wait_for(lambda: len(stage.ready) < _AHEAD or stage.ended)
+        stage.changed.wait_for(lambda: len(stage.ready) < limit or stage.ended)
         stage.ready.append(item)
         stage.changed.notify_all()
 
@@ -110,27 +121,24 @@ def _put_newest(stage: Stage[T], item: T) -> None:
         stage.changed.notify_all()
 
 
-def _in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
-    """Yield results in the items' order; an error comes after the results of earlier items."""
-    waiting: deque[Future[R]] = deque()
-    pool = ThreadPoolExecutor(threads, "worker")
-    try:
-        given = iter(items)
-        while True:
-            try:
-                waiting.append(pool.submit(work, next(given)))
-            except StopIteration:
-                break
-            except BaseException:
-                while waiting:
-                    yield waiting.popleft().result()
-                raise
-            if len(waiting) >= threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+@dataclass(frozen=True)
+class ThreadCounts:
+    """How many threads prepare pictures and detect in them.
+
+    Attributes:
+        reading: They read or decode.
+        network: Each detects in a batch of its own.
+    """
+
+    reading: int
+    network: int
+
+    @classmethod
+    def of(cls, device: str) -> ThreadCounts:
+        """Return those for PyTorch's device, or the empty text of an exported detector."""
+        # One thread decodes some hundred images a second, which a GPU waits for, as it does for what it is told next:
+        # while one thread waits for its batch, the other prepares and copies the next. A CPU is busy with the network.
+        return cls(reading=8, network=2) if device.startswith("cuda") else cls(reading=1, network=1)
 
 
 class StageTimes:
@@ -181,18 +189,21 @@ class Stages:
         for stage in self._stages[1:]:
             stage.join()
 
-    def ahead(self, name: str, items: Iterable[T]) -> Stage[T]:
-        """Produce items, of the stage before if any, in a thread, a few ahead of the consumer."""
-        return self._begun(Stage(name, items, _put_with_limit))
+    def ahead(self, name: str, items: Iterable[T], limit: int = _AHEAD) -> Stage[T]:
+        """Produce items, of the stage before if any, in a thread, at most `limit` ahead of the consumer."""
+        return self._begun(Stage(name, items, partial(_put_with_limit, limit=limit)))
 
-    def spread(self, name: str, work: Callable[[T], R], items: Iterable[T], threads: int) -> Stage[R]:
+    def spread(
+        self, name: str, work: Callable[[T], R], items: Iterable[T], threads: int, limit: int = _AHEAD
+    ) -> Stage[R]:
         """Apply a function to each item in several threads; results keep the items' order.
 
         Args:
             work: Called with an item, in any thread.
             threads: How many items are in progress at a time, which are also taken before the first result.
+            limit: As for `ahead`.
         """
-        return self.ahead(name, _in_order(work, items, threads))
+        return self.ahead(name, map_in_order(work, items, threads), limit)
 
     def newest(self, name: str, items: Iterable[T]) -> Stage[T]:
         """Produce items of a live source in a thread as fast as they arrive; the consumer gets only the newest."""

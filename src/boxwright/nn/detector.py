@@ -5,7 +5,7 @@ Dimensions: B batch, H W image, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,7 +25,7 @@ from boxwright.nn.regularization import regularization_loss
 from boxwright.nn.winograd import replace_by_winograd
 from boxwright.types import Categories, Detections, Targets
 from boxwright.types.context_features import ContextFeatures
-from boxwright.types.pixels import Scale
+from boxwright.types.pixels import Scale, group_images
 
 # The trial size for networks that take inputs of any size.
 _TRIAL_SIZE = (256, 256)
@@ -289,9 +289,9 @@ class Detector(nn.Module):
 
         Images of one size are resized together, wherever they are, and inputs of one size after that share a batch.
         """
-        same_size = _grouped(indices, lambda index: (images[index].shape, images[index].dtype, images[index].device))
+        same_size = group_images(indices, lambda i: (images[i].shape, images[i].dtype, images[i].device))
         inputs = [self.preprocessor.to_inputs(_joined([images[i][None] for i in group])) for group in same_size]
-        for numbers in _grouped(range(len(inputs)), lambda number: inputs[number][0].shape[1:]):
+        for numbers in group_images(range(len(inputs)), lambda number: inputs[number][0].shape[1:]):
             pixels, sizes = zip(*(inputs[number] for number in numbers), strict=True)
             yield [index for number in numbers for index in same_size[number]], _joined(pixels), _joined(sizes)
 
@@ -299,14 +299,6 @@ class Detector(nn.Module):
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """Return the concatenated parts of a batch."""
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
-
-
-def _grouped(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
-    """Return numbers with equal keys together, each group in order, by their first."""
-    groups: dict[Hashable, list[int]] = {}
-    for number in numbers:
-        groups.setdefault(key(number), []).append(number)
-    return list(groups.values())
 
 
 def _to_image(detections: Detections[Tensor], image: Tensor) -> Detections[Tensor]:

@@ -24,6 +24,7 @@ from boxwright.nn.ops.resize import (
     resize_antialiased,
     resize_antialiased_to_levels,
     resize_bilinear,
+    resize_bilinear_to_levels,
     resize_nearest,
 )
 from boxwright.types.pixels import (
@@ -93,8 +94,9 @@ def to_grayscale(image: Tensor) -> Tensor:
 
 
 def _resized(resize: Resize, image: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return an image resized to float32; one that already has the size is not resampled."""
-    return image.float() if image.shape[-3:-1] == size else resize(image, *size).float()
+    """Return an image resized to float32, or to levels; one that already has the size is not resampled."""
+    resized = image if image.shape[-3:-1] == size else resize(image, *size)
+    return resized if resize in _TO_LEVELS.values() else resized.float()
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,9 @@ class KeepAspectRatioResizer(ImageResizer):
     def _pad(self, image: Tensor) -> Tensor:
         *batch, height, width, channels = image.shape
         color = self.per_channel_pad_value or (0.0,) * channels
-        padded = constants(color, image.device, image.dtype)
+        # Levels have no fractions, which a color may have.
+        dtype = image.dtype if all(map(float.is_integer, map(float, color))) else torch.float32
+        padded = constants(color, image.device, dtype)
         # Before any scaling of pixels; `Preprocessor` decides whether the color is scaled too.
         padded = padded.repeat(*batch, self.max_dimension, self.max_dimension, 1)
         padded[..., :height, :width, :] = image
@@ -205,10 +209,16 @@ class KeepAspectRatioResizer(ImageResizer):
 def to_levels_resizer(
     resizer: Callable[[Tensor], tuple[Tensor, tuple[int, int]]],
 ) -> Callable[[Tensor], tuple[Tensor, tuple[int, int]]]:
-    """Return a resizer for uint8 images whose results are rounded afterwards: the same, or a faster one."""
-    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer) and resizer.resize is resize_antialiased:
-        return replace(resizer, resize=resize_antialiased_to_levels)
+    """Return a resizer for uint8 images whose results are rounded afterwards: the same, or a faster one to uint8."""
+    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer) and resizer.resize in _TO_LEVELS:
+        return replace(resizer, resize=_TO_LEVELS[resizer.resize])
     return resizer
+
+
+_TO_LEVELS: dict[Resize, Resize] = {
+    resize_antialiased: resize_antialiased_to_levels,
+    resize_bilinear: resize_bilinear_to_levels,
+}
 
 
 @dataclass(frozen=True)

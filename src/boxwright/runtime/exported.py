@@ -21,7 +21,7 @@ from boxwright.runtime.sessions import Session, open_session
 from boxwright.types.categories import Categories
 from boxwright.types.detection_outputs import DETECTION_OUTPUTS, from_tf_outputs
 from boxwright.types.detections import SECOND_STAGE, Array, Detections
-from boxwright.types.pixels import ValueRange, check_scale, to_hwc, to_levels
+from boxwright.types.pixels import ValueRange, check_scale, group_images, to_hwc, to_levels
 
 Images = Sequence[NDArray[Any] | Image.Image]
 _RAW = "raw_detection_boxes"
@@ -62,11 +62,8 @@ class ExportedDetector:
         """
         channels, white = self.metadata.image_channels, self.metadata.white_level
         pictures = [_picture(image, f"image {number}", channels, white) for number, image in enumerate(images)]
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for index, picture in enumerate(pictures):
-            groups.setdefault(picture.shape, []).append(index)
         detections: dict[int, Detections[Array]] = {}
-        for indices in groups.values():
+        for indices in group_images(range(len(pictures)), lambda index: pictures[index].shape):
             batch = np.stack([pictures[index] for index in indices])
             detections |= zip(indices, self._detect_batch(batch), strict=True)
         return [detections[index] for index in range(len(pictures))]

@@ -76,6 +76,8 @@ def measure(contenders: Mapping[str, Callable[[], Any]], batch: int, rounds: int
 
 
 def load() -> tuple[float, bool]:
-    """Return the last minute's load average per core, and whether it is high."""
+    """Return the last minute's load average per core, and whether it is high; 0 where the system does not know."""
+    if not hasattr(os, "getloadavg"):
+        return 0.0, False
     share = os.getloadavg()[0] / (os.cpu_count() or 1)
     return share, share > _BUSY

@@ -17,7 +17,7 @@ Dimensions: H W image, C channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,14 @@ def pixel_kind(dtype: Any) -> Kind | None:
     if dtype == np.uint8:
         return "bytes"
     return {"i": "integers", "u": "integers", "f": "floats"}.get(np.dtype(dtype).kind)  # type: ignore[return-value]
+
+
+def group_images(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
+    """Return the numbers of images with equal keys together, such as their sizes, each group in order, by its first."""
+    groups: dict[Hashable, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(key(number), []).append(number)
+    return list(groups.values())
 
 
 _ORIENTATION = 0x0112

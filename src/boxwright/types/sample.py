@@ -159,9 +159,9 @@ class Sample:
             sides = np.maximum(self.boxes[:, 2:] - self.boxes[:, :2], 0)
             with np.errstate(over="ignore"):  # overflow gives infinity
                 self.areas = sides[:, 0] * sides[:, 1]
-        for declared in OBJECT_FIELDS:
+        for declared in _COMPLETED:
             value = getattr(self, declared.name)
-            if declared.missing is not None and (value is None or len(value) != count):
+            if value is None or len(value) != count:
                 setattr(self, declared.name, np.full(count, declared.missing, declared.dtype))
 
     def keep(self, index: Array) -> Sample:
@@ -200,3 +200,5 @@ def _declared(spec: Field[Any]) -> ObjectField:
 
 
 OBJECT_FIELDS = tuple(_declared(spec) for spec in fields(Sample) if "geometry" in spec.metadata)
+# Those that every sample has.
+_COMPLETED = tuple(declared for declared in OBJECT_FIELDS if declared.missing is not None)

@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxwright.nn.ops.resize import resize_antialiased, resize_antialiased_to_levels, resize_bilinear
+from boxwright.nn.ops.resize import (
+    resize_antialiased,
+    resize_antialiased_to_levels,
+    resize_bilinear,
+    resize_bilinear_to_levels,
+)
+from boxwright.nn.preprocessing import Resize
 
 
 def defined(images: Tensor, height: int, width: int, *, align_corners: bool) -> Tensor:
@@ -73,16 +79,21 @@ def test_what_is_not_a_number_stays_so() -> None:
     assert not bool(resized[4:].any())
 
 
-@pytest.mark.parametrize("size", [(64, 64), (40, 96), (17, 200), (300, 31)])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_whole_levels_are_within_one_of_the_antialiased(size: tuple[int, int], channels: int) -> None:
+TO_LEVELS = {resize_antialiased: resize_antialiased_to_levels, resize_bilinear: resize_bilinear_to_levels}
+
+
+@pytest.mark.parametrize("resize", TO_LEVELS)
+@pytest.mark.parametrize("size", [(64, 64), (40, 96), (17, 200), (300, 31), (120, 90)])
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_whole_levels_are_within_one_of_exact_ones(resize: Resize, size: tuple[int, int], channels: int) -> None:
+    to_levels = TO_LEVELS[resize]
     random = torch.Generator().manual_seed(size[0])
     noise = torch.randint(0, 256, (120, 90, channels), generator=random, dtype=torch.uint8)
     edges = torch.where(noise > 127, 255, 0).to(torch.uint8)
-    for image in (noise, edges, torch.full_like(noise, 255), noise[::2, 5:]):
-        exact, found = resize_antialiased(image, *size), resize_antialiased_to_levels(image, *size)
+    for image in (noise, edges, torch.full_like(noise, 255), noise[::2, 5:], noise.permute(1, 0, 2)):
+        exact, found = resize(image, *size), to_levels(image, *size)
         assert found.dtype == torch.uint8
         assert found.shape == exact.shape
         assert float((found.float() - exact.round()).abs().max()) <= 1
     several = torch.stack([noise, edges])
-    assert torch.equal(resize_antialiased_to_levels(several, *size)[1], resize_antialiased_to_levels(edges, *size))
+    assert torch.equal(to_levels(several, *size)[1], to_levels(edges, *size))

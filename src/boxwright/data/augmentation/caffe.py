@@ -62,9 +62,9 @@ class CaffeDistort:
 
 def _in_hsv(image: _Pixels, channel: int, change: Callable[[_Pixels, float], _Pixels], by: float) -> _Pixels:
     """Return an image with its hue (channel 0, in 0..180) or saturation (1, in 0..255) changed."""
-    hsv = np.asarray(cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2HSV), np.uint8)
-    hsv[..., channel] = change(hsv[..., channel], by)
-    return np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), np.uint8)
+    hsv = cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2HSV)
+    levels = np.asarray(cv2.extractChannel(hsv, channel), np.uint8)
+    return np.asarray(cv2.cvtColor(cv2.insertChannel(change(levels, by), hsv, channel), cv2.COLOR_HSV2RGB), np.uint8)
 
 
 @dataclass(frozen=True)

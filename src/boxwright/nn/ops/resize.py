@@ -36,19 +36,36 @@ def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bo
         resized = F.interpolate(pixels, (height, width), mode="bilinear", align_corners=True)
     else:
         # With one more pixel each, aligned corners give the same source coordinates; the extra pixel repeats the edge.
-        pixels = _with_edge_repeated(images).permute(0, 3, 1, 2)
+        pixels = _with_edge_repeated(images, torch.float32).permute(0, 3, 1, 2)
         resized = F.interpolate(pixels, (height + 1, width + 1), mode="bilinear", align_corners=True)[..., :-1, :-1]
     return resized.reshape(*image.shape[:-3], *resized.shape[1:]).movedim(-3, -1)
 
 
-def _with_edge_repeated(images: Tensor) -> Tensor:
-    """Return images [B, H, W, C] with their last row and column twice, float32 [B, H + 1, W + 1, C]."""
+def resize_bilinear_to_levels(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
+    """Return `resize_bilinear`'s result in whole levels, within one of it; on a CPU in a third of the time.
+
+    Args:
+        image: uint8 [..., H, W, C].
+
+    Returns:
+        uint8 [..., height, width, C].
+    """
+    del align_corners
+    if image.shape[-3:-1] == (height, width):
+        return image
+    pixels = _with_edge_repeated(image.reshape(-1, *image.shape[-3:]), torch.uint8).permute(0, 3, 1, 2)
+    resized = F.interpolate(pixels, (height + 1, width + 1), mode="bilinear", align_corners=True)[..., :-1, :-1]
+    return resized.reshape(*image.shape[:-3], *resized.shape[1:]).movedim(-3, -1)
+
+
+def _with_edge_repeated(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return images [B, H, W, C] of a type with their last row and column twice, [B, H + 1, W + 1, C]."""
     batch, height, width, channels = images.shape
     if torch.compiler.is_compiling():
-        padded = F.pad(images.float().permute(0, 3, 1, 2), (0, 1, 0, 1), mode="replicate")
+        padded = F.pad(images.to(dtype).permute(0, 3, 1, 2), (0, 1, 0, 1), mode="replicate")
         return padded.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
     # Written where it goes: padding took six times as long, as it leaves the order of images in memory.
-    whole = torch.empty(batch, height + 1, width + 1, channels, dtype=torch.float32, device=images.device)
+    whole = torch.empty(batch, height + 1, width + 1, channels, dtype=dtype, device=images.device)
     whole[:, :height, :width] = images
     whole[:, height, :width] = images[:, -1]
     whole[:, :, width] = whole[:, :, width - 1]
@@ -82,7 +99,7 @@ def resize_antialiased(image: Tensor, height: int, width: int, *, align_corners:
 
 
 def resize_antialiased_to_levels(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
-    """Return `resize_antialiased`'s result in whole levels, within one of it; on a CPU in half the time or less.
+    """Return `resize_antialiased`'s result in whole levels, within one of it; on a CPU in a quarter of the time.
 
     Args:
         image: uint8 [..., H, W, C].
@@ -91,10 +108,11 @@ def resize_antialiased_to_levels(image: Tensor, height: int, width: int, *, alig
         uint8 [..., height, width, C].
     """
     del align_corners
-    pixels = image.movedim(-1, -3)
-    whole = pixels.reshape(-1, *pixels.shape[-3:])  # channels last in memory, as PyTorch's kernel of bytes has it
-    resized = F.interpolate(whole, (height, width), mode="bilinear", align_corners=False, antialias=True)
-    return resized.reshape(*pixels.shape[:-2], height, width).movedim(-3, -1)
+    # A batch before channels are moved: of a single image, PyTorch's fast kernel of bytes, whose channels are last in
+    # memory, is recognized by the stride of the batch.
+    pixels = image.reshape(-1, *image.shape[-3:]).permute(0, 3, 1, 2)
+    resized = F.interpolate(pixels, (height, width), mode="bilinear", align_corners=False, antialias=True)
+    return resized.reshape(*image.shape[:-3], *resized.shape[1:]).movedim(-3, -1)
 
 
 def _interpolated(image: Tensor, height: int, width: int, *, antialias: bool) -> Tensor:

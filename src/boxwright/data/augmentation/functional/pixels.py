@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,11 +25,11 @@ def like(image: Pixels, values: NDArray[np.float32]) -> Pixels:
 def by_level(image: Pixels, change: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Pixels:
     """Return an image with a function applied to every level, clipped to 0..255.
 
-    uint8 uses a lookup table of 256 levels, which takes a tenth of the time of the arithmetic.
+    uint8 uses a lookup table of 256 levels: OpenCV's, as NumPy's indexing takes four times as long.
     """
     if image.dtype != np.uint8:
         return like(image, change(image))
-    return np.asarray(like(image, change(_LEVELS))[image])
+    return np.asarray(cv2.LUT(image, like(image, change(_LEVELS))), np.uint8).reshape(image.shape)
 
 
 def shift_levels(image: Pixels, delta: float) -> Pixels:
