@@ -7,18 +7,23 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-wheel test-oldest parity fuzz check release-check site docs notebooks clean
+.PHONY: help install demo lock test test-all test-newest test-oldest test-wheel parity fuzz check release-check site docs notebooks clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
 
 install: $(STAMP) ## create .venv and install the package with its development tools
 
-$(STAMP): pyproject.toml release/build_native.py $(wildcard native/*)
+# Named by hashes, for every platform and Python; `make lock` writes these files anew.
+HASHED := uv pip install --quiet --require-hashes --no-deps --requirement
+PIN_UV := -m pip install --quiet --require-hashes --no-deps --requirement release/uv.txt
+
+$(STAMP): pyproject.toml release/uv.txt release/install.txt release/build_native.py $(wildcard native/*)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Boxwright needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet uv
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --editable . --group dev
+	$(BIN)/python $(PIN_UV)
+	VIRTUAL_ENV=$(VENV) $(BIN)/$(HASHED) release/install.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	# Compiles what the tests import, once: their processes would each do so, a quarter of a minute at the same time.
 	-$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null
 	touch $@
@@ -47,20 +52,38 @@ test-wheel: install ## test a new user's first steps with the wheel in a fresh e
 RELEASE := .venv-release
 release-check:   ## build sdist and wheel, check all that a release consists of, tour the wheel on each Python that is here
 	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/python -m pip install --quiet uv
-	VIRTUAL_ENV=$(RELEASE) $(RELEASE)/bin/uv pip install --quiet --group release
+	$(RELEASE)/bin/python $(PIN_UV)
+	VIRTUAL_ENV=$(RELEASE) $(RELEASE)/bin/$(HASHED) release/release.txt
 	$(RELEASE)/bin/python release/check.py $(if $(PYTHONS),--python $(PYTHONS))
 
 # Only for the package's own dependencies; those of its extras need newer releases.
 OLDEST := .venv-oldest
 test-oldest:     ## test training and the commands with the oldest releases that pyproject.toml allows
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet uv
+	$(OLDEST)/bin/python $(PIN_UV)
 	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet --resolution lowest-direct --editable .
 	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet pytest hypothesis scipy filelock httpx requests albumentations
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not slow" \
 	  -W "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning" tests/training tests/cli/test_commands.py \
 	  tests/cli/test_strangers.py tests/test_package.py
+
+# What users get: the package has no upper bounds.
+NEWEST := .venv-newest
+test-newest:     ## run the tests that are not marked slow with the newest releases of everything
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python $(PIN_UV)
+	VIRTUAL_ENV=$(NEWEST) $(NEWEST)/bin/uv pip install --quiet --upgrade --editable . --group dev
+	OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest -m "not slow" --numprocesses auto --dist worksteal
+
+# Without comments on where a package comes from or who asks for it: the files are the same wherever they are written.
+LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+  --no-emit-index-url --no-emit-find-links --no-emit-package boxwright
+lock: install    ## resolve the newest releases of what is installed, and write release/*.txt with their hashes
+	echo uv | $(BIN)/$(LOCK) --output-file release/uv.txt -
+	echo --editable . | $(BIN)/$(LOCK) --output-file release/install.txt --group dev -
+	$(BIN)/$(LOCK) --output-file release/notebooks.txt --group notebooks --constraint release/install.txt
+	$(BIN)/$(LOCK) --output-file release/docs.txt --group docs
+	$(BIN)/$(LOCK) --output-file release/release.txt --group release
 
 parity: install  ## compare with every recording in the folder BOXWRIGHT_GOLDEN, or with those shipped
 	NVIDIA_TF32_OVERRIDE=0 $(BIN)/python -m pytest tests/parity
@@ -79,11 +102,11 @@ fuzz: install    ## fuzz each reader, the commands and the server for a minute e
 # Zensical and mkdocstrings, which reads the sources without importing them, in an environment of their own.
 DOCS := .venv-docs
 site: install    ## build the documentation's site into build/website/site: runs the demo and the notebooks, checks links and search
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --group notebooks
+	VIRTUAL_ENV=$(VENV) $(BIN)/$(HASHED) release/notebooks.txt
 	$(BIN)/python -m website.build build/website
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet uv
-	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/uv pip install --quiet --group docs
+	$(DOCS)/bin/python $(PIN_UV)
+	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/$(HASHED) release/docs.txt
 	cd build/website && ../../$(DOCS)/bin/zensical build --strict
 	$(BIN)/python -m website.links build/website/site
 	$(BIN)/python -m website.search build/website/site
@@ -92,7 +115,7 @@ docs: site       ## build the site, and run every code block of the documentatio
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs_blocks.py tests/test_docs_python.py tests/test_readme.py tests/test_add_a_detector.py
 
 notebooks: install ## run the notebooks (some minutes); they stay without outputs
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --group notebooks
+	VIRTUAL_ENV=$(VENV) $(BIN)/$(HASHED) release/notebooks.txt
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:cacheprovider --nbmake --nbmake-timeout=1800 notebooks
 
 # The public interface, `import boxwright`, where every argument is documented.
@@ -107,4 +130,4 @@ check: install   ## check lint, types, layers, docstrings and the figures of the
 	$(BIN)/python benchmarks/figures.py --check
 
 clean:           ## remove everything that the targets created
-	rm -rf $(VENV) $(OLDEST) $(RELEASE) $(DOCS) $(RACE_ENV) dist build demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) $(RELEASE) $(DOCS) $(RACE_ENV) dist build demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

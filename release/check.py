@@ -121,9 +121,13 @@ def pins() -> str:
 
 
 def build() -> str:
-    """Build the sdist, and from it the wheel, whose extension must run on older systems than this one."""
+    """Build the sdist, and from it the wheel, whose extension must run on older systems than this one.
+
+    With the builders of this environment, which hashes name, rather than with the newest of an environment of its own.
+    """
     shutil.rmtree(DIST, ignore_errors=True)
-    run(TOOLS / "uv", "build", "--out-dir", DIST, ROOT, PYTHONDONTWRITEBYTECODE="1")
+    words = ("build", "--no-build-isolation", "--python", sys.executable, "--out-dir", DIST, ROOT)
+    run(TOOLS / "uv", *words, PYTHONDONTWRITEBYTECODE="1")
     wheel, path = the("*.whl"), os.pathsep.join([str(TOOLS), os.environ["PATH"]])
     run(TOOLS / "auditwheel", "repair", "--plat", "auto", "--wheel-dir", DIST, wheel, PATH=path)
     wheel.unlink()
@@ -136,7 +140,8 @@ def contents() -> str:
     for path, most in ((the("*.whl"), MOST_WHEEL), (the("*.tar.gz"), MOST_SDIST)):
         if path.stat().st_size > most:
             raise CheckError(f"{path.name} has {path.stat().st_size} bytes, more than {most}")
-    inside = zipfile.ZipFile(the("*.whl")).namelist()
+    # Auditwheel adds entries of folders.
+    inside = [name for name in zipfile.ZipFile(the("*.whl")).namelist() if not name.endswith("/")]
     presets = [name for name in inside if name.startswith("boxwright/presets/")]
     wanted = {f"boxwright/presets/{path.name}" for path in (ROOT / "src/boxwright/presets").glob("[!_]*.*")}
     if missing := wanted - set(presets):

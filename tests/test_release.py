@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from boxwright.nn.ops import native
 
@@ -223,10 +224,79 @@ def test_a_release_is_built_by_what_checks_it() -> None:
     assert '"pins": pins' in (ROOT / "release" / "check.py").read_text()
 
 
+# Packages by what `release/*.txt` are made of.
+HASHED = {"install.txt": ["dev"], "notebooks.txt": ["notebooks"], "docs.txt": ["docs"], "release.txt": ["release"]}
+# What installs the newest releases, the oldest, or what a user would, on purpose.
+UNHASHED = {"test-wheel", "test-oldest", "test-newest", "race", "lock"}
+
+
+def _asked(name: str) -> list[Requirement]:
+    """Return what a group asks for, with the package's own dependencies where it asks for the package."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    asked, left = [], [Requirement(line) for line in groups[name]]
+    while left:
+        requirement = left.pop()
+        if requirement.name != "boxwright":
+            asked.append(requirement)
+            continue
+        lines = [*PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] for extra in requirement.extras)]
+        left += [Requirement(line) for part in lines for line in ([part] if isinstance(part, str) else part)]
+    return asked
+
+
+def _pinned(name: str) -> dict[str, list[str]]:
+    """Return the versions of each package in a file of `release`, of which markers may leave several."""
+    versions: dict[str, list[str]] = {}
+    for package, version in re.findall(r"^([a-z0-9._-]+)==(\S+)", (ROOT / "release" / name).read_text(), re.MULTILINE):
+        versions.setdefault(package, []).append(version)
+    return versions
+
+
+@pytest.mark.parametrize("name", [*HASHED, "uv.txt"])
+def test_what_is_installed_is_named_by_hashes_and_by_no_address(name: str) -> None:
+    text = (ROOT / "release" / name).read_text()
+    entries = re.split(r"\n(?! )", text.strip())
+    assert all(re.fullmatch(r"\S+==\S+( ; [^\n]+?)?( \\\n    --hash=sha256:[0-9a-f]{64})+", entry) for entry in entries)
+    assert len(entries) == sum(map(len, _pinned(name).values()))
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("name", HASHED)
+def test_what_is_installed_is_what_the_project_asks_for(name: str) -> None:
+    """`make lock` was run after a dependency changed; what the tests run in is checked where it came from there."""
+    pinned = _pinned(name)
+    for requirement in (requirement for group in HASHED[name] for requirement in _asked(group)):
+        versions = pinned[canonicalize_name(requirement.name)]
+        assert all(requirement.specifier.contains(version, prereleases=True) for version in versions), requirement
+    assert len(_asked("dev")) > 60
+
+
+def test_nothing_else_is_installed() -> None:
+    target = ""
+    for line in (ROOT / "Makefile").read_text().splitlines():
+        target = named[1] if (named := re.match(r"(\S+):(?!=)", line)) else target
+        if "pip install" in line and target not in UNHASHED:
+            assert "--require-hashes" in line or "--no-deps --no-build-isolation --editable ." in line, line
+        assert not re.search(r"install (--\S+ )*uv\b", line), line
+    # What only tries another system, and publishes nothing, may fail: not all of the set is made for it.
+    jobs = [job for path in WORKFLOWS for job in yaml.safe_load(path.read_text())["jobs"].values()]
+    steps = [step.get("run", "") for job in jobs if not job.get("continue-on-error") for step in job["steps"]]
+    assert len(steps) > 10
+    assert not [line for line in steps if "pip install" in line]
+
+
+def test_the_newest_of_everything_is_tried_each_night() -> None:
+    nightly = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
+    assert "test-newest" in nightly["jobs"]["make"]["strategy"]["matrix"]["target"]
+    recipe = re.search(r"^test-newest:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    assert "uv pip install --quiet --upgrade --editable . --group dev" in recipe[1]
+
+
 def test_each_promise_about_security_names_the_test_that_holds_it() -> None:
     text = (ROOT / "SECURITY.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == 9
+    assert len(rows) == 10
     for _, _, tests in rows:
         named = re.findall(r"`([^`]+)`", tests)
         assert named
