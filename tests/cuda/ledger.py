@@ -24,6 +24,8 @@ _NO_KERNEL = {
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach", "lift_fresh",
     "_local_scalar_dense", "sym_size", "is_pinned", "record_stream",
 }  # fmt: skip
+# Their backward passes look for zeros on a GPU; of fake tensors PyTorch takes another way, which does not wait.
+_LOOK_FOR_ZEROS = {"prod", "cumprod"}
 aten = torch.ops.aten
 
 
@@ -86,12 +88,18 @@ class OperationRecorder(TorchDispatchMode):
             raise MixedDevicesError(f"{name} at {_place()}: {[(one.device.type, list(one.shape)) for one in tensors]}")
         if "cuda" in devices or str(kwargs.get("device", "")).startswith("cuda"):
             self._computed(func, name, args, kwargs)
+            self._differentiated(name, tensors)
             answer = self._answer(func, name, args, tensors)
             if answer is not None:
                 return answer
         elif name in _OF_DATA:  # on the CPU: what has arrived there
             return _OF_DATA[name](args[0])
         return func(*args, **kwargs)
+
+    def _differentiated(self, name: str, tensors: list[Tensor]) -> None:
+        """Write down a wait of the backward pass that fake tensors do not show."""
+        if name in _LOOK_FOR_ZEROS and tensors[0].requires_grad and torch.is_grad_enabled():
+            self.wait(f"{name}'s backward pass")
 
     def _computed(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
         if any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns):

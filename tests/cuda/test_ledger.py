@@ -35,6 +35,8 @@ WAITS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     ),
     "from pinned memory at once": (lambda x: x + torch.ones(4).pin_memory().to(x.device), "copy from the CPU"),
     "a number": (lambda x: x + torch.tensor(2.0, device=x.device), "copy from the CPU"),
+    "a product to learn from": (lambda x: (x.requires_grad_() * 2).view(2, 2).prod(-1), "prod's backward pass"),
+    "products to learn from": (lambda x: (x.requires_grad_() * 2).cumprod(0), "cumprod's backward pass"),
     "an element": (lambda x: x.clone().copy_(torch.ones(4)), "copy from the CPU"),
 }
 FINE: dict[str, Callable[[Tensor], Any]] = {
@@ -43,6 +45,7 @@ FINE: dict[str, Callable[[Tensor], Any]] = {
     "full": lambda x: torch.full((4,), 3.0, device=x.device),
     "from pinned memory": lambda x: x + torch.ones(4).pin_memory().to(x.device, non_blocking=True),
     "sent on its way": lambda x: x.to("cpu", non_blocking=True),
+    "a product": lambda x: x.view(2, 2).prod(-1) + x.view(2, 2).cumprod(-1).sum(),
     "rows": lambda x: x[torch.arange(2, device=x.device)],
 }
 

@@ -192,13 +192,14 @@ class DFineCriterion:
         corners = to_corners(boxes)
         iou, giou = iou_and_giou(corners, to_corners(objects.boxes))
         overlaps = iou.detach()
+        of_own = overlaps if own is objects else iou_and_giou(corners.detach(), to_corners(own.boxes))[0]
         distances = torch.stack([layer.distances for layer in outputs.layers if layer.distances is not None]).float()
         of_layers = objects.first(layers)
         fgl = fine_grained_localization(distances, outputs.frame, of_layers, predictions.bins, predictions.scale)
         ddf = self._distillation(outputs, distances, overlaps[:layers], of_layers, counted)
         matched = objects.matched if objects.matched.ndim == 2 else objects.matched[layers - 1]
         return SetTotals(
-            weights.classification * self._classification(logits, corners, own, counted),
+            weights.classification * self._classification(logits, of_own, own, counted),
             weights.l1 * ((boxes - objects.boxes).abs().sum(-1) * objects.weights).sum((1, 2)),
             weights.giou * ((1 - giou) * objects.weights).sum((1, 2)),
             weights.fgl * (fgl * overlaps[:layers] * of_layers.weights).sum((1, 2)),
@@ -207,8 +208,7 @@ class DFineCriterion:
             (counted[:, None] * matched.logical_not()).sum(),
         )
 
-    def _classification(self, logits: Tensor, corners: Tensor, objects: MatchedObjects, counted: Tensor) -> Tensor:
-        overlaps = iou_and_giou(corners, to_corners(objects.boxes))[0].detach()
+    def _classification(self, logits: Tensor, overlaps: Tensor, objects: MatchedObjects, counted: Tensor) -> Tensor:
         classes = F.one_hot(objects.labels, logits.shape[-1]).to(logits.dtype) * objects.matched[..., None]
         losses = self.classification(logits, classes, overlaps[..., None])
         # An object's weight is that of its own class; absence counts in full.

@@ -339,7 +339,13 @@ class DistributionDecoder(nn.Module):
         return bin_distances(self.reg_scale, self.up, self.bins)
 
     def forward(
-        self, contents: Tensor, references: Tensor, memory: Tensor, grids: Grids, blocked: Tensor | None = None
+        self,
+        contents: Tensor,
+        references: Tensor,
+        memory: Tensor,
+        grids: Grids,
+        bins: Tensor,
+        blocked: Tensor | None = None,
     ) -> DecoderOutputs:
         """Return every set of outputs in training mode, else the last layer's.
 
@@ -348,9 +354,10 @@ class DistributionDecoder(nn.Module):
             references: float32 [B, Q, 4]; boxes as logits, without a graph.
             memory: [B, T, D]; the cells of all maps.
             grids: (height, width) of each map.
+            bins: As `bin_distances` returns them.
             blocked: bool [Q, Q]; as in `SelfAttention`.
         """
-        bins, boxes = self.bin_distances(), references.sigmoid()
+        boxes = references.sigmoid()
         queries, before, distances = contents, torch.zeros_like(contents), torch.zeros(())
         frame, pre = boxes, None
         layer_outputs: list[QueryOutputs] = []

@@ -449,7 +449,8 @@ class DFine(Network):
         if self.training and targets is not None and self.denoiser is not None:
             noisy = self.denoiser(targets, size, contents.shape[1])
         contents, references, blocked = self.queries.prepend_noisy(contents, references, noisy)
-        outputs, denoised = decoder(contents, references, memory, grids, blocked), None
+        bins = decoder.bin_distances()
+        outputs, denoised = decoder(contents, references, memory, grids, bins, blocked), None
         if noisy is not None:
             count = noisy.labels.shape[1]
             denoised = Denoised(_slice_queries(outputs, slice(0, count)), noisy.objects, noisy.groups)
@@ -457,7 +458,7 @@ class DFine(Network):
         imitation = None
         if self.training and targets is not None and self.distiller is not None:
             imitation = self.distiller(attended, inputs)
-        return DFinePredictions(outputs, encoder, decoder.bin_distances(), decoder.reg_scale, size, denoised, imitation)
+        return DFinePredictions(outputs, encoder, bins, decoder.reg_scale, size, denoised, imitation)
 
 
 def _slice_queries(outputs: DecoderOutputs, part: slice) -> DecoderOutputs:

@@ -366,10 +366,17 @@ def from_corners(corners: Tensor) -> Tensor:
 def compute_overlaps(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the areas of intersection, union and hull of boxes [..., 4], which broadcast."""
     low, high = torch.maximum(boxes[..., :2], others[..., :2]), torch.minimum(boxes[..., 2:], others[..., 2:])
-    intersection = (high - low).clamp(min=0).prod(-1)
+    intersection = _multiply_sides((high - low).clamp(min=0))
     union = box_area(boxes) + box_area(others) - intersection
     first, last = torch.minimum(boxes[..., :2], others[..., :2]), torch.maximum(boxes[..., 2:], others[..., 2:])
-    return intersection, union, (last - first).prod(-1)
+    return intersection, union, _multiply_sides(last - first)
+
+
+def _multiply_sides(sides: Tensor) -> Tensor:
+    """Return width times height [...] of sides [..., 2]."""
+    # The backward pass of `prod` looks for zeros, for which the program waits on a GPU.
+    width, height = sides.unbind(-1)
+    return width * height
 
 
 def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
