@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
 import json
 import os
 import re
@@ -14,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from tests.conftest import SMALL_TRAINING
 
 ROOT = Path(__file__).parent.parent
@@ -49,6 +52,14 @@ def follow(step: Step, root: Path) -> None:
     assert source.count(f"{step.line}\n") == 1, step.line
     both = f"{step.line}\n{step.text}" if step.where == "after" else f"{step.text}{step.line}\n"
     path.write_text(source.replace(f"{step.line}\n", both))
+
+
+def test_its_postprocessor_has_the_methods_that_detectors_call() -> None:
+    (text,) = (step.text for step in steps() if step.path.endswith("postprocessor.py"))
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    parameters = {function.name: [argument.arg for argument in function.args.args] for function in functions}
+    for name in ("decode", "select", "above"):
+        assert parameters[name] == list(inspect.signature(getattr(Postprocessor, name)).parameters)
 
 
 def test_it_takes_a_folder_and_a_line_with_its_import() -> None:
@@ -174,7 +185,7 @@ def test_the_detector_of_the_page_trains_evaluates_and_is_fine_tuned(extended: P
     assert len(losses) >= 40
     assert sum(losses[-5:]) < sum(losses[:5])
     output = run(extended, "evaluate", "--model_dir", extended / "m", "--out", extended / "e")
-    assert "DetectionBoxes_Precision/mAP" in output
+    assert "AP50 " in output
     assert len(json.loads((extended / "e" / "detections.json").read_text())) > 0
     tuned = ("--set", f"train_config.fine_tune_checkpoint={extended}/m", "--set", "train_config.num_steps=1")
     common = ("--config", config, "--model_dir", extended / "t", "--workers", 0, "--no_evaluate", *tuned)
