@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -35,8 +36,26 @@ def disk_is_full() -> None:
     raise OSError(errno.ENOSPC, PROBLEM, "a file")
 
 
+def memory_is_short() -> None:
+    raise MemoryError
+
+
 def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_killed_at(number: int, call: Callable[[], object]) -> bool:
+    """Call something in a forked process that a signal ends at the write of a number; False if it came to its end."""
+
+    def attempt() -> None:
+        with failing(number, killed):
+            call()
+
+    child = multiprocessing.get_context("fork").Process(target=attempt)
+    child.start()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode != 0
 
 
 @contextmanager

@@ -227,6 +227,26 @@ def test_maps_are_maps() -> None:
     assert keypoints.mapping("keypoint_label_to_std") == {"nose": 0.5, "left eye": 1.0}
 
 
+def test_an_entry_of_a_map_without_a_value_has_the_default() -> None:
+    """As in protobuf's specification of maps; YAML and JSON have no entry without a value."""
+    text = 'eval_config { super_categories { key: "a" } }'
+    config = parse_message(text, Pipeline)
+    assert config == parse_message('eval_config { super_categories { key: "a" value: "" } }', Pipeline)
+    for format in ("text", "yaml", "json"):
+        assert parse_message(dump_message(config, format), Pipeline, format=format) == config
+    entry = "calibration_config { class_id_sigmoid_calibrations { class_id_sigmoid_parameters_map { key: 3 %s } } }"
+    assert parse_message(entry % "", m.PostProcessing) == parse_message(entry % "value {}", m.PostProcessing)
+    sigmas = "eval_config { parameterized_metric { coco_keypoint_metrics { keypoint_label_to_sigmas { key: 'a' } } } }"
+    with pytest.raises(ConfigError, match="keypoint_label_to_sigmas.*: should be greater than 0, found 0"):
+        parse_message(sigmas, Pipeline)
+
+
+def test_an_unknown_field_whose_name_has_two_lines_is_told_in_one() -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_message('eval_config: {"a\\nb": 1}', Pipeline, format="yaml")
+    assert str(refused.value).partition(";")[0] == r"<string>:1:15: a\u000ab: unknown field of EvalConfig"
+
+
 @pytest.mark.parametrize(
     ("written", "wanted"),
     [(r"C:\\temp\\x", "C:\\temp\\x"), ("C:/temp/x", "C:/temp/x"), (r"a:\n", "a:\n"), (r"ab:\tb", "ab:\tb")],

@@ -13,12 +13,14 @@ from PIL import Image
 
 from boxwright.data.archives import unpacked
 from boxwright.data.coco import CocoDataset
+from boxwright.data.yolo import YoloDataset
 from tests.data.layouts.test_hugging_face import SIZES, row
 from tests.data.layouts.test_json_lists import REGION, createml, vott
 from tests.data.layouts.test_labelme import labelme, shape
 from tests.data.layouts.test_projects import META, annotation, bitmap, box, datumaro, drawn, polygon
 from tests.data.layouts.test_text_labels import KITTI
 from tests.data.layouts.test_via import RECT, region, via
+from tests.data.yolo_folders import folder as write_yolo_folder
 from tests.fuzz.reader import AcceptedError, Reader
 
 _FILES = {
@@ -79,7 +81,19 @@ def _read_archive(data: bytes, folder: Path) -> None:
         raise AcceptedError(f"written outside: {outside}")
 
 
+def _read_data_yaml(data: bytes, folder: Path) -> None:
+    write_yolo_folder(folder, {"a": "0 0.5 0.5 0.25 0.5\n", "b": "1 0.5 0.5 0.5 0.5\n"}, yaml="")
+    (folder / "data.yaml").write_bytes(data)
+    dataset = YoloDataset(folder / "data.yaml")
+    for index in range(len(dataset)):
+        if not np.isfinite(dataset[index].boxes).all():
+            raise AcceptedError("a box that is not finite")
+
+
 LAYOUT_READERS = {
     **{kind: _reader(name, seed) for kind, (name, seed) in _FILES.items()},
+    "data_yaml": Reader(
+        lambda: [b"train: images\nnames: [a, b, c]\n", b"path: &a .\nval: *a\nnc: 2\n"], _read_data_yaml
+    ),
     "data_archive": Reader(lambda: [_archive()], _read_archive),
 }

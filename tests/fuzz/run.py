@@ -26,6 +26,7 @@ import torch
 
 from boxwright.base.errors import BoxwrightError
 from tests.fuzz.commands import fuzz_commands
+from tests.fuzz.grammar import fuzz_grammars
 from tests.fuzz.http import fuzz_http
 from tests.fuzz.mutate import mutate
 from tests.fuzz.readers import READERS
@@ -33,8 +34,8 @@ from tests.fuzz.readers import READERS
 # An input may take so long and so much memory, beyond what the reader has at its start.
 SECONDS, MEMORY = 60, 3 * 2**30
 _BATCH = 400
-# What is no reader: command lines, and requests to a server.
-_OTHERS = {"commands": fuzz_commands, "http": fuzz_http}
+# What is no reader: command lines, requests to a server, and documents that are drawn instead of changed.
+_OTHERS = {"commands": fuzz_commands, "http": fuzz_http, "grammar": fuzz_grammars}
 
 
 def findings_folder() -> Path:

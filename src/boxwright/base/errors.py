@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from boxwright.base.text import without_secrets
+from boxwright.base.text import visible_line, without_secrets
 
 _LONGEST, _LONGEST_LINE = 4000, 500
 
@@ -53,7 +53,10 @@ class ConfigError(BoxwrightError):
 
 
 class DataError(BoxwrightError):
-    """A data file is missing, damaged, or contradicts itself."""
+    """A data file is missing, damaged, or contradicts itself. The text is one line, whatever names in the file are."""
+
+    def __str__(self) -> str:
+        return visible_line(super().__str__())
 
 
 class CheckpointError(BoxwrightError):

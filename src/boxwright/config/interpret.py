@@ -7,13 +7,14 @@ oneof's new member clears the old).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from boxwright.base.errors import shortened
 from boxwright.base.nearest import did_you_mean
-from boxwright.base.text import to_number
+from boxwright.base.text import to_number, visible_line
 from boxwright.config.field import Field, ValueProblem
 from boxwright.config.message import Message
 from boxwright.config.tree import Block, Location, Pair, Scalar, Value, ValueList, joined
@@ -107,9 +108,14 @@ def _items(message: Message, name: str) -> list[Any]:
 
 
 def _store(message: Message, name: str, value: Any, location: Location, path: str) -> None:
-    if message.fields[name].map:  # of entries with one key the last holds, as in protobuf
-        value = list({entry.key: entry for entry in value}.values())
+    entries: list[Message] = []
+    if message.fields[name].map:  # of entries with one key the last holds, as in protobuf, and each has both parts
+        value = entries = list({entry.key: entry for entry in value}.values())
     try:
+        for entry, part in itertools.product(entries, ("key", "value")):
+            if not entry.has(part):
+                default = getattr(entry, part)
+                entry.set(part, entry.fields[part].type() if default is None else default, location)
         message.set(name, value, location)
     except ValueProblem as error:
         where = "" if error.index is None else f"[{error.index}]"
@@ -132,7 +138,7 @@ def unknown_field(name: str, message: type[Message]) -> str:
     """Return one line, with the nearest known name where one is near."""
     if name in message.removed:
         return f'object_detection.protos.{message.proto_name} has no field named "{name}": {message.removed[name]}'
-    return f"{_brief(name)}: unknown field of {message.proto_name}{nearest(name, message.fields)}"
+    return f"{visible_line(_brief(name))}: unknown field of {message.proto_name}{nearest(name, message.fields)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -176,7 +182,7 @@ def _brief(text: str) -> str:
 
 def _kind(value: Value) -> str:
     if isinstance(value, Scalar):
-        return f"'{_brief(value.text)}'"
+        return f"'{visible_line(_brief(value.text))}'"
     return "a message" if isinstance(value, Block) else "a list"
 
 

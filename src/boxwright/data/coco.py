@@ -344,7 +344,8 @@ def _has_picture(files: PictureFiles, name: str) -> bool:
 def _read_table(path: Path, image_folder: Path | None, layout: Layout | None, given: Categories | None) -> CocoTable:
     """Return the content of a COCO file, or of another layout, whose classes have the labels of `given`, if any."""
     notices = Notices()
-    content = with_file_names(_read(path) if layout is None else layout.read(path, image_folder))
+    with reading(str(path)):
+        content = with_file_names(_read(path) if layout is None else layout.read(path, image_folder))
     images = image_rows(content, path)
     categories = category_rows(content, path, notices)
     # Notices about the classes themselves are made when the table is used.

@@ -156,6 +156,7 @@ def test_subsets_are_asked_for_one_by_one(tmp_path: Path) -> None:
         ({"type": "mask", "label_id": 0, "rle": {"size": [80], "counts": []}}, r"rle: expected size \[height, width\]"),
         ({"type": "mask", "label_id": 0, "rle": {"size": [10**6, 10**6], "counts": []}}, "BOXWRIGHT_MAX_MASK_PIXELS"),
         (7, "annotation 1: expected an object"),
+        ({**polygon(1, 2, 11, 2, 6, 12, group=2), "label_id": [1]}, "label_id: expected a number"),
     ],
 )
 def test_what_is_not_datumaros(row: Any, problem: str, tmp_path: Path) -> None:

@@ -89,14 +89,14 @@ def _size(picture: dict[str, Any], where: str) -> tuple[int, int] | None:
 
 def _add_all(content: Content, image: int, rows: Any, names: list[str], where: str) -> None:
     """Add an item's objects: the parts of a group together, others one by one."""
-    groups: dict[tuple[object, object], list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+    groups: dict[tuple[int, str], list[tuple[str, dict[str, Any]]]] = defaultdict(list)
     for place, row in read_objects(rows, where, "annotation"):
         kind = row.get("type")
         if kind not in (*_KINDS, "polygon", "mask"):
             content.leave_out(str(kind)[:40])
             continue
         group = whole_number(row.get("group") or 0, f"{place}: group")
-        groups[(group, row.get("label_id")) if group else (0, place)].append((place, row))
+        groups[(group, str(row.get("label_id"))) if group else (0, place)].append((place, row))
     for parts in groups.values():
         outlined = any(row["type"] in ("polygon", "mask") for _, row in parts)
         for members in [parts] if outlined else [[part] for part in parts]:
