@@ -35,6 +35,10 @@ os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # A shell that starts a job in the background lets it ignore Ctrl-C, and so would the processes that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# As nohup lets this process ignore SIGHUP. This one outlives its terminal still: a handler is not inherited, unlike a
+# signal that is ignored.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -29,6 +29,10 @@ D_FINE = """d_fine { num_classes: 4
   denoising { num_queries: 16 }
 }"""
 
+DEIM = D_FINE.replace("num_queries: 20 }", "num_queries: 20 activation: SILU }").replace(
+    "denoising { num_queries: 16 }", "denoising { num_queries: 16 } loss { classification: MATCHABILITY_AWARE }"
+)
+
 
 def recorded() -> list[Path]:
     """List the recordings of D-FINE of all folders, without suffixes."""

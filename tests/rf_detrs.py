@@ -19,6 +19,7 @@ from boxwright.nn.ops.boxes import to_corners
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.types import Targets
+from tests.conftest import GOLDEN
 from tests.golden.weights import uniform_stream
 from tests.parity.recordings import FOLDERS
 
@@ -28,12 +29,22 @@ RF_DETR = """rf_detr { num_classes: 4
   decoder { depth: 16 num_layers: 2 feedforward: 32 num_queries: 20 num_groups: 3 self_heads: 2 cross_heads: 4 }
 }"""
 RF_DETR_MASKS = RF_DETR.rstrip().removesuffix("}") + "masks { } }"
+NANO = """rf_detr { num_classes: 90
+  image_resizer { fixed_shape_resizer { height: 384 width: 384 resize_method: BILINEAR_ANTIALIASED } } }"""
 CASES = ("tiny", "base_like", "two_levels", "refining", "few_cells", "segmentation")
 
 
 def folders() -> list[Path]:
     """List the folders of recordings of RF-DETR."""
     return [folder / "rf_detr" for folder in FOLDERS if (folder / "rf_detr").is_dir()]
+
+
+def folders_with(file: str) -> list[Path]:
+    """List the folders of recordings that have a file, which all but the shipped one must have."""
+    found = [folder for folder in folders() if (folder / file).is_file()]
+    missing = [folder for folder in folders() if folder not in found and folder.parent != GOLDEN]
+    assert not missing, (file, missing)
+    return found
 
 
 def recorded() -> list[Path]:
@@ -131,15 +142,36 @@ def detector_of(path: Path) -> Detector:
     detector = build(described(config))
     network = detector.network
     assert isinstance(network, RfDetr)
-    shapes = config["shapes"]
-    names = {name: authors_name(name) for name in network.state_dict()}
-    assert {ours: list(value.shape) for ours, value in network.state_dict().items()} == {
-        ours: shapes[theirs] for ours, theirs in names.items()
-    }
-    network.load_state_dict(
-        {ours: weight(config["salt"], theirs, tuple(shapes[theirs])) for ours, theirs in names.items()}
+    shapes = {name: config["shapes"][authors_name(name)] for name in network.state_dict()}
+    assert {name: list(value.shape) for name, value in network.state_dict().items()} == shapes
+    return with_recorded_weights(detector, config["salt"])
+
+
+def with_recorded_weights(detector: Detector, salt: str) -> Detector:
+    """Give a detector the weights that follow from a recording's salt; return it in evaluation mode."""
+    state = detector.network.state_dict()
+    detector.network.load_state_dict(
+        {name: weight(salt, authors_name(name), tuple(value.shape)) for name, value in state.items()}
     )
     return detector.eval()
+
+
+def network_of(path: Path) -> RfDetr:
+    """Return a recording's network, in evaluation mode."""
+    network = detector_of(path).network
+    assert isinstance(network, RfDetr)
+    return network
+
+
+def sizes_of(images: Tensor) -> Tensor:
+    """Return the true sizes of inputs that have no padding, int64 [B, 2]."""
+    return torch.tensor([images.shape[-2:]] * len(images))
+
+
+def within(actual: Tensor, wanted: Tensor, limit: float) -> None:
+    """Check that two tensors of one shape differ by no more than a limit."""
+    assert actual.shape == wanted.shape
+    assert float((actual.double() - wanted.double()).abs().max()) <= limit
 
 
 def images_of(path: Path) -> Tensor:

@@ -7,7 +7,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -208,9 +209,9 @@ def do(folder: Path, task: int) -> int:
     return task
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # Ray's own, of what it deprecates
-def test_two_nodes_whose_workers_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Start two nodes of a cluster, which `over_ray` uses and whose workers import the tests; skip where Ray is absent."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster as RayCluster
 
@@ -220,10 +221,17 @@ def test_two_nodes_whose_workers_are_killed(tmp_path: Path, monkeypatch: pytest.
     try:
         cluster.add_node(num_cpus=1)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        done = sorted(over_ray(partial(deadly, tmp_path), list(range(12)), 0, give_up=lambda task, _: -task))
-        assert done == sorted([*range(7), -7, *range(8, 12)])
-        assert len(list(tmp_path.glob("7-*"))) == TRIES
+        yield
         assert len(ray.nodes()) == 2
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own, of what it deprecates
+def test_two_nodes_whose_workers_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_nodes(monkeypatch):
+        done = sorted(over_ray(partial(deadly, tmp_path), list(range(12)), 0, give_up=lambda task, _: -task))
+        assert done == sorted([*range(7), -7, *range(8, 12)])
+        assert len(list(tmp_path.glob("7-*"))) == TRIES

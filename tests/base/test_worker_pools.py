@@ -40,6 +40,7 @@ class Counter:
 
 def test_each_worker_sees_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pools, "_worker", [])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # which each worker sets in its own process, here in this one
     counter, seen = Counter(), []
     for _ in range(5):
         worker_pools._make_worker(lambda: lambda task: (task, os.environ["CUDA_VISIBLE_DEVICES"]), counter, ("2", "5"))

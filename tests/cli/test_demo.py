@@ -96,7 +96,9 @@ def test_white_cells_are_where_the_annotations_have_them(few_pictures: Path) -> 
 @pytest.mark.slow
 def test_a_training_from_scratch_goes_all_the_way(few_pictures: Path) -> None:
     # Without a capture around it, which would forget what was printed before --quiet.
-    output = CliRunner().invoke(app, ["demo", "--train", "--minutes", "0.01"]).output
+    result = CliRunner().invoke(app, ["demo", "--train", "--minutes", "0.01"])
+    assert result.exit_code == 0, result.output
+    output = result.output
     lines = output.strip().splitlines()
     commands = [line.split()[2] for line in lines if line.startswith("$ boxwright ")]
     assert commands == ["train", "evaluate", "export", "compare"]
@@ -110,9 +112,10 @@ def test_a_training_from_scratch_goes_all_the_way(few_pictures: Path) -> None:
     assert (model / "export" / "detector.onnx").is_file()
     assert (few_pictures / "demo" / "comparison-0.01-minutes" / "index.html").is_file()
     # Once more: the run is complete, and is evaluated again.
-    again = CliRunner().invoke(app, ["demo", "--train", "--minutes", "0.01"]).output
-    assert "already trained for 50 of 50 steps" in again
-    assert "next: open demo/report-0.01-minutes/index.html" in again
+    again = CliRunner().invoke(app, ["demo", "--train", "--minutes", "0.01"])
+    assert again.exit_code == 0, again.output
+    assert "already trained for 50 of 50 steps" in again.output
+    assert "next: open demo/report-0.01-minutes/index.html" in again.output
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from boxwright.base.errors import BoxwrightError
@@ -76,6 +77,10 @@ def test_each_call_that_writes_fails_once(name: str, shapes_data: Path, run_fold
         made = list(calls)
         if out.exists():
             require_whole(out)
+        require_whole(run_folder)
+        if (picture := run_folder / "history.png").exists():
+            Image.open(picture).load()
+            picture.unlink()
         if len(made) < number:
             assert done.exit_code == 0, done.output
             break

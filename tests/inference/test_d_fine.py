@@ -16,10 +16,10 @@ from boxwright.exporters.export import export
 from boxwright.inference.video import open_video_for_writing
 from boxwright.pipeline import messages as m
 from boxwright.weights.export_weights import write_transformers
+from tests.cli.test_commands import run
 from tests.d_fines import D_FINE
 from tests.exporters.small_detectors import build, pictures
 from tests.inference.serving.test_server import b64, client_of, png
-from tests.training.test_refinedet import run
 
 FRAMES = 4
 

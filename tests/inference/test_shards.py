@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -45,6 +44,7 @@ from boxwright.inference.shards import (
 )
 from boxwright.inference.stores import Store, absolute
 from boxwright.types import Categories, Category, Sample
+from tests.base.test_ray_pool import two_nodes
 from tests.inference.blobs import BlobModel, picture_of
 
 COUNT = 23
@@ -328,16 +328,8 @@ def test_an_object_store_is_read_and_written(bucket: str, images: Path, tmp_path
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own, of what it deprecates
 def test_ray_makes_the_same_rows_on_two_nodes(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    root = str(Path(__file__).parents[2])
-    monkeypatch.setenv("PYTHONPATH", root + os.pathsep + os.environ.get("PYTHONPATH", ""))
     alone = run(job(tmp_path / "a"), [str(images)])
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        cluster.add_node(num_cpus=1)
-        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    with two_nodes(monkeypatch):
         work = job(tmp_path / "b")
         units = list_units([str(images)], 5)
         model = work.model.open()
@@ -346,11 +338,7 @@ def test_ray_makes_the_same_rows_on_two_nodes(images: Path, tmp_path: Path, monk
         assert len(parts) == 2
         parts += over_ray(partial(worker, work), unfinished_units(work, units), 2)
         assert len(parts) == len(units)
-        assert len(ray.nodes()) == 2
         assert rows_of(tmp_path / "b") == alone
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 def test_a_unit_that_is_given_up_has_rows_that_say_so(images: Path, tmp_path: Path) -> None:

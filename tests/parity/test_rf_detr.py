@@ -44,16 +44,21 @@ from tests.conftest import GOLDEN
 from tests.parity.recordings import FOLDERS
 from tests.rf_detrs import (
     CASES,
+    NANO,
     build,
     described,
     detector_of,
     folders,
+    folders_with,
     images_of,
+    network_of,
     read_arrays,
     read_json,
     recorded,
+    sizes_of,
     targets_of,
     weight,
+    within,
 )
 
 RECORDED = recorded()
@@ -69,21 +74,6 @@ def test_all_are_there() -> None:
     for folder in folders():
         if folder.parent != GOLDEN:
             assert [path.name for path in RECORDED if path.parent == folder] == list(CASES)
-
-
-def network_of(path: Path) -> RfDetr:
-    network = detector_of(path).network
-    assert isinstance(network, RfDetr)
-    return network
-
-
-def within(actual: Tensor, wanted: Tensor, limit: float) -> None:
-    assert actual.shape == wanted.shape
-    assert float((actual.double() - wanted.double()).abs().max()) <= limit
-
-
-def sizes_of(images: Tensor) -> Tensor:
-    return torch.tensor([images.shape[-2:]] * len(images))
 
 
 @each
@@ -221,21 +211,14 @@ def test_gradients(trained: tuple[Path, RfDetr, RfDetrCriterion]) -> None:
     assert without == {name for name, value in parameters.items() if value.grad is None}
 
 
-@each_folder
-def test_layouts(folder: Path) -> None:
-    """Every size has the parameters that its authors' code has; of nano, each tensor's name and shape is known."""
-    config = json.loads((folder / "nano.config.json").read_text()) if (folder / "nano.config.json").is_file() else None
-    if config is None:
-        assert folder.parent == GOLDEN
-        return
+@pytest.mark.parametrize("folder", folders_with("nano.config.json"), ids=lambda folder: folder.parent.name)
+def test_nanos_layout(folder: Path) -> None:
+    """Each tensor's name and shape."""
+    config = json.loads((folder / "nano.config.json").read_text())
     network = build(NANO).network
     ours = {authors_name(name): list(value.shape) for name, value in network.state_dict().items()}
     unused = {"_kp_active_mask", "backbone.0.encoder.encoder.embeddings.mask_token"}
     assert ours == {name: shape for name, shape in config["shapes"].items() if name not in unused}
-
-
-NANO = """rf_detr { num_classes: 90
-  image_resizer { fixed_shape_resizer { height: 384 width: 384 resize_method: BILINEAR_ANTIALIASED } } }"""
 
 
 @each_folder
@@ -327,20 +310,16 @@ def test_classification_losses(groups: int, pieces: tuple[dict[str, Tensor], dic
         )
 
 
-@each_folder
+@pytest.mark.parametrize("folder", folders_with("groups.json"), ids=lambda folder: folder.parent.name)
 @pytest.mark.parametrize("size", ["nano", "base"])
 def test_groups_of_the_optimizer(folder: Path, size: str) -> None:
     """Rates and decays of a preset, variable by variable."""
-    path = folder / "groups.json"
-    if not path.is_file():
-        assert folder.parent == GOLDEN
-        return
     from boxwright.nn.optimization.optimizers import grouped
     from boxwright.pipeline.detector import build_detector
     from boxwright.pipeline.load import load_config
     from boxwright.pipeline.optimizer import build_optimizer
 
-    recording = json.loads(path.read_text())[size]
+    recording = json.loads((folder / "groups.json").read_text())[size]
     rates = recording["hyperparameters"]
     wanted = {
         name: (group["lr"] / rates["lr"], group["weight_decay"])

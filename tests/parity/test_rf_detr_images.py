@@ -16,17 +16,14 @@ from numpy.typing import NDArray
 from boxwright.data.augmentation.crop import RandomSizeCrop
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.batch import collate, to_input
-from boxwright.families.rf_detr.network import RfDetr
-from boxwright.families.rf_detr.weights import authors_name
 from boxwright.nn.detector import Detector
 from boxwright.nn.ops.resize import resize_antialiased, resize_half_pixel
 from boxwright.nn.postprocessing.queries import QueryPostprocessor
 from boxwright.nn.preprocessing import IMAGENET, FixedShapeResizer, Preprocessor
 from boxwright.types import Sample
-from tests.conftest import GOLDEN
-from tests.rf_detrs import build, described, folders, weight
+from tests.rf_detrs import build, described, folders_with, with_recorded_weights
 
-FOLDERS = [folder for folder in folders() if (folder / "images.npz").is_file()]
+FOLDERS = folders_with("images.npz")
 each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
 # One of 255 levels, in units of the least deviation that channels are divided by.
 LEVEL = 1 / 255 / 0.224
@@ -35,7 +32,6 @@ DETECTED, TRAINED = 3, 8
 
 def test_all_are_there() -> None:
     """A set of six arrays a picture for detection, and of six for training; nothing else is in the file."""
-    assert all(folder in FOLDERS for folder in folders() if folder.parent != GOLDEN)
     for folder in FOLDERS:
         names = set(np.load(folder / "images.npz").files)
         parts = ("pixels", "predict", "validation", "boxes", "scores", "labels")
@@ -51,16 +47,8 @@ def read(folder: Path) -> tuple[dict[str, NDArray[Any]], Any]:
 
 def detector_of(recording: Any) -> Detector:
     """Return the detector that pictures were shown to, with the authors' order of classes."""
-    detector = build(described({**recording, "defaults": {"dim_feedforward": recording["dim_feedforward"]}}))
-    network = detector.network
-    assert isinstance(network, RfDetr)
-    network.load_state_dict(
-        {
-            name: weight(recording["salt"], authors_name(name), tuple(value.shape))
-            for name, value in network.state_dict().items()
-        }
-    )
-    return detector.eval()
+    message = described({**recording, "defaults": {"dim_feedforward": recording["dim_feedforward"]}})
+    return with_recorded_weights(build(message), recording["salt"])
 
 
 @each_folder

@@ -14,20 +14,21 @@ from torch import Tensor, nn
 
 from boxwright.families.rf_detr.decoder import Memory, cell_boxes
 from boxwright.families.rf_detr.network import RfDetr, RfDetrPredictions
-from boxwright.families.rf_detr.weights import authors_name
 from boxwright.nn.postprocessing.queries import QueryPostprocessor
 from boxwright.weights.load_weights import load_weights
-from tests.conftest import GOLDEN
 from tests.rf_detrs import (
+    NANO,
     build,
     described,
-    detector_of,
     folders,
+    folders_with,
     images_of,
+    network_of,
     picture,
     read_arrays,
     recorded,
-    weight,
+    sizes_of,
+    with_recorded_weights,
 )
 
 RECORDED = recorded()
@@ -157,15 +158,10 @@ def allowed(name: str, values: Tensor) -> float:
     return 1e-5 * float(values.abs().max())
 
 
-def sizes_of(images: Tensor) -> Tensor:
-    return torch.tensor([images.shape[-2:]] * len(images))
-
-
 @each
 @torch.no_grad()
 def test_every_array_of_detection(path: Path) -> None:
-    network, wanted, images = detector_of(path).network, read_arrays(path, "eval"), images_of(path)
-    assert isinstance(network, RfDetr)
+    network, wanted, images = network_of(path), read_arrays(path, "eval"), images_of(path)
     watch = Watch(network)
     outputs = network(images, sizes_of(images))
     layers, blocks = len(network.decoder.layers), len(network.backbone.blocks)
@@ -178,8 +174,7 @@ def test_every_array_of_detection(path: Path) -> None:
 @each
 @torch.no_grad()
 def test_every_array_of_training(path: Path) -> None:
-    network, wanted, images = detector_of(path).network.train(), read_arrays(path, "train"), images_of(path)
-    assert isinstance(network, RfDetr)
+    network, wanted, images = network_of(path).train(), read_arrays(path, "train"), images_of(path)
     watch = Watch(network)
     outputs = network(images, sizes_of(images))
     layers, levels = len(network.decoder.layers), network.decoder.layout.levels
@@ -189,8 +184,7 @@ def test_every_array_of_training(path: Path) -> None:
 @each
 @torch.no_grad()
 def test_every_array_of_padded_images(path: Path) -> None:
-    network, wanted = detector_of(path).network, read_arrays(path, "padded")
-    assert isinstance(network, RfDetr)
+    network, wanted = network_of(path), read_arrays(path, "padded")
     inside = wanted["mask"].logical_not()
     watch = Watch(network)
     outputs = network(wanted["images"], torch.stack([inside.any(2).sum(1), inside.any(1).sum(1)], 1))
@@ -207,28 +201,15 @@ def test_no_array_is_of_an_unknown_kind() -> None:
         assert {"target_boxes_cxcywh", "target_labels", "target_valid"} <= set(names)
 
 
-NANO = """rf_detr { num_classes: 90
-  image_resizer { fixed_shape_resizer { height: 384 width: 384 resize_method: BILINEAR_ANTIALIASED } } }"""
-
-
-@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.parent.name)
+@pytest.mark.parametrize("folder", folders_with("nano.eval.npz"), ids=lambda folder: folder.parent.name)
 @torch.no_grad()
 def test_every_array_of_nano(folder: Path) -> None:
     """The published size: outputs and places of queries whole, maps by 4000 of their numbers."""
-    if not (folder / "nano.config.json").is_file():
-        assert folder.parent == GOLDEN
-        return
     config = json.loads((folder / "nano.config.json").read_text())
     wanted = {name: torch.from_numpy(value) for name, value in np.load(folder / "nano.eval.npz").items()}
-    detector = build(NANO).eval()
+    detector = with_recorded_weights(build(NANO), config["salt"])
     network = detector.network
     assert isinstance(network, RfDetr)
-    network.load_state_dict(
-        {
-            name: weight(config["salt"], authors_name(name), tuple(value.shape))
-            for name, value in network.state_dict().items()
-        }
-    )
     pixels = torch.from_numpy(picture(config["salt"], "image0", *config["size"]))
     images, sizes = detector.preprocessor(pixels[None])
     watch = Watch(network)

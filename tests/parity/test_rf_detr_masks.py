@@ -24,19 +24,20 @@ from boxwright.pipeline.load import load_config
 from boxwright.pipeline.training import build_input_sizes
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
-from tests.rf_detrs import detector_of, images_of, read_arrays, read_json, recorded, targets_of
+from tests.rf_detrs import (
+    detector_of,
+    images_of,
+    network_of,
+    read_arrays,
+    read_json,
+    recorded,
+    sizes_of,
+    targets_of,
+    within,
+)
 
 RECORDED = [path for path in recorded() if path.name == "segmentation"]
 each = pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.parent.name)
-
-
-def within(actual: Tensor, wanted: Tensor, limit: float) -> None:
-    assert actual.shape == wanted.shape
-    assert float((actual.double() - wanted.double()).abs().max()) <= limit
-
-
-def sizes_of(images: Tensor) -> Tensor:
-    return torch.tensor([images.shape[-2:]] * len(images))
 
 
 def all_queries(features: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ def all_queries(features: Tensor) -> Tensor:
 @torch.no_grad()
 def test_masks_of_detection(path: Path) -> None:
     """Of the last layer; with groundtruth at hand, of the encoder, too."""
-    network, wanted, images = detector_of(path).network, read_arrays(path, "eval"), images_of(path)
+    network, wanted, images = network_of(path), read_arrays(path, "eval"), images_of(path)
     outputs = network(images, sizes_of(images))
     (last,) = outputs.masks
     within(last.logits(all_queries(last.queries)), wanted["pred_masks"], 2e-4)
@@ -60,8 +61,7 @@ def test_masks_of_detection(path: Path) -> None:
 @torch.no_grad()
 def test_factors_of_training(path: Path) -> None:
     """Of all groups: each layer's, of a map refined once more by each, and the encoder's, of the map itself."""
-    network, wanted, images = detector_of(path).network.train(), read_arrays(path, "train"), images_of(path)
-    assert isinstance(network, RfDetr)
+    network, wanted, images = network_of(path).train(), read_arrays(path, "train"), images_of(path)
     outputs = network(images, sizes_of(images))
     prefixes = [*(f"aux_outputs.{number}." for number in range(len(outputs.layers) - 1)), "", "enc_outputs."]
     assert len(prefixes) == sum(name.endswith("pred_masks.query_features") for name in wanted)

@@ -25,16 +25,10 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.optimizer import OptimizerPlan, build_optimizer
 from boxwright.pipeline.training import build_input_sizes
-from tests.conftest import GOLDEN
-from tests.rf_detrs import detector_of, folders, images_of, targets_of
+from tests.rf_detrs import detector_of, folders, folders_with, images_of, sizes_of, targets_of
 
-FOLDERS = [folder for folder in folders() if (folder / "steps.npz").is_file()]
-each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
+each_folder = pytest.mark.parametrize("folder", folders_with("steps.npz"), ids=lambda folder: folder.parent.name)
 each_pieces = pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.parent.name)
-
-
-def test_all_are_there() -> None:
-    assert all(folder in FOLDERS for folder in folders() if folder.parent != GOLDEN)
 
 
 def plan_of(recording: Any, blocks: int) -> OptimizerPlan:
@@ -82,7 +76,7 @@ def test_steps(folder: Path) -> None:
     parameters = {authors_name(name): value for name, value in network.named_parameters()}
     check_groups(groups, parameters, recording)
     images, targets = images_of(path), targets_of(path)
-    sizes = torch.tensor([images.shape[-2:]] * len(images))
+    sizes = sizes_of(images)
     compared = set()
     for number, wanted in enumerate(recording["float64"]):
         optimizer.zero_grad()

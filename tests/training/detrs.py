@@ -16,7 +16,7 @@ from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.loader import TrainingExamples, training_batches
-from boxwright.data.shapes import ShapesDataset
+from boxwright.data.shapes import SHAPES, ShapesDataset
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state
@@ -103,21 +103,23 @@ def check_step(config: Path, objects: str, *overrides: str) -> Mapping[str, floa
     return losses
 
 
-def check_learns_by_heart(model: str, rate: float, folder: Path) -> None:
-    """Check that a model's AP at an overlap of a half is 0.9 and more on eight images that it is trained on 400 times.
+def learn_by_heart(
+    model: str, rate: float, folder: Path, *, reader_fields: str = "", metrics_set: str = '"coco_detection_metrics"'
+) -> Mapping[str, float]:
+    """Return a model's metrics on eight images that it is trained on 400 times.
 
     Args:
         model: Its message, still open at the end, of four classes; inputs are of 128 × 128.
         rate: The highest learning rate.
         folder: Where all files go.
+        reader_fields: What the readers have besides their label map and records.
+        metrics_set: The metrics, as the configuration has them.
     """
-    names = ("circle", "square", "triangle", "star")
     write_tfrecords(ShapesDataset(8, seed=3, size=(128, 128)), folder / "eight.record")
-    labels = "".join(f"item {{ id: {number + 1} name: '{name}' }}\n" for number, name in enumerate(names))
+    labels = "".join(f"item {{ id: {number + 1} name: '{name}' }}\n" for number, name in enumerate(SHAPES))
     (folder / "label_map.pbtxt").write_text(labels)
-    reader = (
-        f'label_map_path: "{folder}/label_map.pbtxt" tf_record_input_reader {{ input_path: "{folder}/eight.record" }}'
-    )
+    reader = f"""{reader_fields} label_map_path: "{folder}/label_map.pbtxt"
+      tf_record_input_reader {{ input_path: "{folder}/eight.record" }}"""
     schedule = f"""learning_rate {{ cosine_decay_learning_rate {{ learning_rate_base: {rate} total_steps: 400
       warmup_learning_rate: 0 warmup_steps: 20 }} }}"""
     path = folder / "eight.config"
@@ -126,8 +128,7 @@ def check_learns_by_heart(model: str, rate: float, folder: Path) -> None:
       train_config {{ batch_size: 8 num_steps: 400 gradient_clipping_by_norm: 0.1
       optimizer {{ adamw_optimizer {{ weight_decay: 1e-4 {schedule} }} use_moving_average: false }} }}
       train_input_reader {{ {reader} }}
-      eval_config {{ metrics_set: "coco_detection_metrics" }} eval_input_reader {{ shuffle: false {reader} }}""")
+      eval_config {{ metrics_set: {metrics_set} }} eval_input_reader {{ shuffle: false {reader} }}""")
     config = bw.load_config(path)
     bw.train(config, folder / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False))
-    metrics = bw.evaluate(config, folder / "m")
-    assert metrics["DetectionBoxes_Precision/mAP@.50IOU"] >= 0.9, metrics
+    return bw.evaluate(config, folder / "m")

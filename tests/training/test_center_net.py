@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.base.distributed import ALONE
-from boxwright.cli.main import app
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.convert import write_tfrecords
@@ -23,6 +21,7 @@ from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, with_every_task
+from tests.cli.test_commands import run
 
 OWN_INITIALIZERS = True
 
@@ -80,12 +79,6 @@ def test_parts_add_up_to_the_batch(center_net_config: Path, parts: int, tmp_path
     once, twice = whole.step(batch), split.step(batch)
     assert len(once.losses) > 10
     assert twice.losses == pytest.approx(once.losses, rel=1e-4)
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def has_average_precision(output: str) -> bool:

@@ -10,28 +10,18 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import boxwright as bw
-from boxwright.cli.main import app
 from boxwright.data.convert import write_coco
 from boxwright.data.shapes import ShapesDataset
-from tests.d_fines import D_FINE
+from tests.cli.test_commands import run
+from tests.d_fines import DEIM
 from tests.rf_detrs import RF_DETR
 from tests.training.detrs import write_config
 
 OWN_INITIALIZERS = True
-DEIM = D_FINE.replace("num_queries: 20 }", "num_queries: 20 activation: SILU }").replace(
-    "denoising { num_queries: 16 }", "denoising { num_queries: 16 } loss { classification: MATCHABILITY_AWARE }"
-)
 MODELS = {"rf_detr": RF_DETR, "deim": DEIM}
 IDS = {1: "circle", 2: "square", 3: "triangle", 4: "star"}
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def write_data(folder: Path, first_id: int) -> None:

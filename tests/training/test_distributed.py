@@ -27,13 +27,12 @@ from boxwright.training.train import _check_processes
 from boxwright.types import Sample
 from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests import forked
-from tests.d_fines import D_FINE
+from tests.d_fines import DEIM
 from tests.training.detrs import write_config
 from tests.training.every_resizer import RESIZERS
 
 OWN_INITIALIZERS = True
 
-DEIM = D_FINE.replace("num_queries: 20 }", "num_queries: 20 activation: SILU }")
 SMOOTH = [
     # Smooth throughout, and normalized over all processes: what is left between runs is rounding.
     "model.ssd.feature_extractor.conv_hyperparams.activation=SWISH",

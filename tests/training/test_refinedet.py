@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.base.distributed import ALONE
-from boxwright.cli.main import app
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.convert import write_tfrecords
@@ -26,6 +24,7 @@ from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner, compute_counts
+from tests.cli.test_commands import run
 
 OWN_INITIALIZERS = True
 
@@ -91,12 +90,6 @@ def test_counting_leaves_statistics_alone(refinedet_config: Path) -> None:
     before = [buffer.clone() for buffer in split.state.detector.network.buffers()]
     compute_counts(split.losses, batch.split(2))
     assert all(torch.equal(a, b) for a, b in zip(before, split.state.detector.network.buffers(), strict=True))
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 @pytest.mark.slow

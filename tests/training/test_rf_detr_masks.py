@@ -16,9 +16,9 @@ from boxwright.base.errors import DataError
 from boxwright.pipeline.training import build_training
 from boxwright.types.masks import InstanceMasks
 from boxwright.weights.export_weights import weights_sha256
+from tests.cli.test_commands import run
 from tests.rf_detrs import RF_DETR_MASKS
-from tests.training.detrs import OBJECTS, check_parts, learner, with_objects, write_config
-from tests.training.test_refinedet import run
+from tests.training.detrs import OBJECTS, check_parts, learn_by_heart, learner, with_objects, write_config
 
 OWN_INITIALIZERS = True
 
@@ -104,27 +104,14 @@ def test_train_go_on_evaluate_predict(config: Path, shapes_data: Path, tmp_path:
 @pytest.mark.slow
 def test_learns_masks_of_eight_images_by_heart(tmp_path: Path) -> None:
     """Masks are as good as boxes on the images that it is trained on."""
-    from boxwright.data.convert import write_tfrecords
-    from boxwright.data.shapes import SHAPES, ShapesDataset
-
-    write_tfrecords(ShapesDataset(8, seed=3, size=(128, 128)), tmp_path / "eight.record")
-    labels = "".join(f"item {{ id: {number + 1} name: '{name}' }}\n" for number, name in enumerate(SHAPES))
-    (tmp_path / "map.pbtxt").write_text(labels)
-    reader = f"""load_instance_masks: true mask_type: PNG_MASKS label_map_path: "{tmp_path}/map.pbtxt"
-      tf_record_input_reader {{ input_path: "{tmp_path}/eight.record" }}"""
-    path = tmp_path / "eight.config"
-    path.write_text(f"""model {{ rf_detr {{ num_classes: 4
-        image_resizer {{ fixed_shape_resizer {{ height: 128 width: 128 resize_method: BILINEAR_ANTIALIASED }} }}
-        feature_extractor {{ width: 96 depth: 4 num_heads: 4 patch: 8 windows: 2 grid: 16 taken: [2, 4] }}
-        decoder {{ depth: 64 self_heads: 4 cross_heads: 4 feedforward: 128 num_queries: 60 num_groups: 5 }} masks {{ }} }} }}
-      train_config {{ batch_size: 8 num_steps: 400 gradient_clipping_by_norm: 0.1
-        optimizer {{ use_moving_average: false adamw_optimizer {{ weight_decay: 1e-4 learning_rate {{
-          cosine_decay_learning_rate {{ learning_rate_base: 5e-4 total_steps: 400 warmup_learning_rate: 0
-            warmup_steps: 20 }} }} }} }} }}
-      train_input_reader {{ {reader} }}
-      eval_config {{ metrics_set: ["coco_detection_metrics", "coco_mask_metrics"] }}
-      eval_input_reader {{ shuffle: false {reader} }}""")
-    config = bw.load_config(path)
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False))
-    metrics = bw.evaluate(config, tmp_path / "m")
+    model = """rf_detr { num_classes: 4
+      feature_extractor { width: 96 depth: 4 num_heads: 4 patch: 8 windows: 2 grid: 16 taken: [2, 4] }
+      decoder { depth: 64 self_heads: 4 cross_heads: 4 feedforward: 128 num_queries: 60 num_groups: 5 } masks { }"""
+    metrics = learn_by_heart(
+        model,
+        5e-4,
+        tmp_path,
+        reader_fields="load_instance_masks: true mask_type: PNG_MASKS",
+        metrics_set='["coco_detection_metrics", "coco_mask_metrics"]',
+    )
     assert metrics["DetectionMasks_Precision/mAP@.50IOU"] >= 0.85, metrics

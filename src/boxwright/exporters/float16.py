@@ -97,8 +97,6 @@ def _is_layer(node: Any, values: _Values) -> bool:
     weights = [values.constants[name] for name in names if name in values.constants]
     if len(weights) < len(names) or not all(_fits(weight) for weight in weights):
         return False
-    if any(weight is None or weight.dtype != np.float32 or not _fits(weight) for weight in weights):
-        return False
     return node.op_type.startswith("Conv") or bool(min(weights[0].shape[:2]) >= _FEWEST_COLUMNS)
 
 
@@ -116,7 +114,13 @@ def _find_float16_nodes(values: _Values) -> set[int]:
     """Return the positions of all layers but the first, and of the nodes that compute what they read from them."""
     preprocessing = values.above(PREPROCESSED)
     found = {place for place, node in enumerate(values.nodes) if place not in preprocessing and _is_layer(node, values)}
-    layers = {place for place in found if found & values.above(values.nodes[place].input[0])}
+    # The nodes are sorted, so that those that a node reads are known when it is reached.
+    after_layer = set[int]()
+    for place, node in enumerate(values.nodes):
+        read = {values.makers.get(value, -1) for value in (*node.input, *_read_inside(node))}
+        if read & found or read & after_layer:
+            after_layer.add(place)
+    layers = found & after_layer
     fed = set(layers)
     for place, node in enumerate(values.nodes):
         if place not in preprocessing and _can_follow(node, values, fed):

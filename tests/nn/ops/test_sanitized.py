@@ -58,21 +58,28 @@ pytestmark = [
 ]
 
 
+def compiles_anything(compiler: str, folder: Path) -> bool:
+    source = folder / "empty.c"
+    source.write_text("int main(void) { return 0; }\n")
+    command = [*compiler.split(), str(source), "-o", str(folder / "empty")]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The extension with sanitizers, and a function that writes where it is told to."""
     pytest.importorskip("hatchling")
     root = tmp_path_factory.mktemp("sanitized")
+    compiler = f"{os.environ.get('CC') or 'cc'} {SANITIZERS}"
+    if not compiles_anything(compiler, root):
+        pytest.skip("this compiler has no sanitizers")
     shutil.copytree(ROOT / "native", root / "native")
     (root / "native" / "beyond.c").write_text(BEYOND)
     (root / "src" / "boxwright").mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CC", f"{os.environ.get('CC') or 'cc'} {SANITIZERS}")
+        patch.setenv("CC", compiler)
         build = runpy.run_path(str(ROOT / "release" / "build_native.py"))
-        try:
-            return Path(build["compile_extension"](root))
-        except build["NativeError"] as error:
-            pytest.skip(f"this compiler has no sanitizers: {error}")
+        return Path(build["compile_extension"](root))
 
 
 def run(library: Path, *words: str) -> subprocess.CompletedProcess[str]:
