@@ -100,6 +100,15 @@ def _fetched(url: str) -> bytes | DataError:
 class _WebRedirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects to other web addresses only (urllib would also follow to ftp)."""
 
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        try:
+            return super().http_error_302(req, fp, code, msg, headers)
+        except ValueError:  # the address is none, and urllib leaves the reply open
+            fp.close()
+            raise
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         try:
             _require_web(newurl, f"{req.full_url} leads to {newurl}")

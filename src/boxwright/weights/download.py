@@ -255,6 +255,15 @@ def _expected_size(reply: Any, done: int, request: _Request) -> int | None:
 class _SecureRedirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects to other HTTPS addresses alone; from plain ones of this machine to others of it, too."""
 
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        try:
+            return super().http_error_302(req, fp, code, msg, headers)
+        except ValueError:  # the address is none, and urllib leaves the reply open
+            fp.close()
+            raise
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         fp.close()  # urllib would read its body, however long it is
         require_secure(newurl, plain=req.type == "http")
