@@ -1,7 +1,7 @@
 """RF-DETR and D-FINE beside the code of others, with equal weights, in interleaved rounds: time, and memory of a step.
 
     OMP_NUM_THREADS=1 python benchmarks/detrs.py [--pairs rf_detr_nano d_fine_n …] [--rounds 9] [--batch 2]
-        [--json FILE] [--table]
+        [--device cpu] [--json FILE] [--table]
 
 RF-DETR's counterpart is its authors' package `rfdetr`, D-FINE's is transformers; both have to be installed beside.
 Weights are random and the same on both sides, as are images and objects. A detection is one image through network and
@@ -36,7 +36,7 @@ from boxwright.nn.ops.boxes import to_corners
 from boxwright.nn.preprocessing import Preprocessor
 from boxwright.pipeline.training import build_training
 from boxwright.runtime.measure import measure
-from boxwright.training.state import new_state
+from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from boxwright.types import Targets
 
@@ -44,7 +44,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]
 from race import processor  # noqa: E402  # a script beside this one
 
-RESULTS = HERE / "results" / "detrs-cpu.json"
+RESULTS = HERE / "results"
 OBJECTS = 8
 READER = "train_input_reader={ external_input_reader { } }"
 Run = Callable[[], Any]
@@ -78,19 +78,19 @@ class Case:
     labels: Tensor
 
 
-def made_up(batch: int, side: int, classes: int) -> Case:
-    """Return images of noise with a few objects each."""
+def made_up(batch: int, side: int, classes: int, device: torch.device) -> Case:
+    """Return images of noise with a few objects each, on a device."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (batch, side, side, 3), dtype=torch.uint8, generator=generator)
     sides = 0.05 + 0.35 * torch.rand(batch, OBJECTS, 2, generator=generator)
     centers = sides / 2 + (1 - sides) * torch.rand(batch, OBJECTS, 2, generator=generator)
     labels = torch.randint(1, classes, (batch, OBJECTS), generator=generator)
-    return Case(images, torch.cat([centers, sides], -1), labels)
+    return Case(images.to(device), torch.cat([centers, sides], -1).to(device), labels.to(device))
 
 
 def ours(preset: str, case: Case, weights: Callable[[bw.Detector], None]) -> Side:
     """Return our side: the step of a run, and detection as `predict` computes it from an input."""
-    batch, side = case.images.shape[:2]
+    (batch, side), device = case.images.shape[:2], case.images.device
     family = "rf_detr" if preset.startswith("rf_detr") else "d_fine"
     changes = [READER, f"train_config.batch_size={batch}", "train_config.use_bfloat16=false"]
     if family == "d_fine":
@@ -98,9 +98,10 @@ def ours(preset: str, case: Case, weights: Callable[[bw.Detector], None]) -> Sid
     config = bw.load_config(f"preset:{preset}", changes)
     detector = bw.build_detector(config)
     weights(detector)
-    ones = torch.ones(batch, OBJECTS)
+    placed(detector, device)
+    ones = torch.ones(batch, OBJECTS, device=device)
     targets = Targets(to_corners(case.boxes) * side, case.labels, ones, ones > 0)
-    sizes = torch.tensor([[side, side]] * batch)
+    sizes = torch.tensor([[side, side]] * batch, device=device)
     inputs = Batch(case.images.permute(0, 3, 1, 2), sizes, targets, ("",) * batch)
     plan = build_training(config, workers=0)
     # The other side keeps no average either.
@@ -108,7 +109,7 @@ def ours(preset: str, case: Case, weights: Callable[[bw.Detector], None]) -> Sid
     learner = Learner(new_state(detector, plan), plan, ALONE)
     evaluated = bw.build_detector(config)
     weights(evaluated)
-    evaluated.eval().optimize()
+    evaluated.to(device).eval().optimize()
 
     @torch.inference_mode()
     def detect() -> Any:
@@ -148,18 +149,18 @@ def theirs(
     return Side(run, step)
 
 
-def rf_detr(size: str, batch: int) -> tuple[Side, Side]:
+def rf_detr(size: str, batch: int, device: torch.device) -> tuple[Side, Side]:
     """Return RF-DETR of a size, ours and its authors'."""
     from rfdetr import config as configurations
     from rfdetr._namespace import _namespace_from_configs
     from rfdetr.models.lwdetr import build_criterion_and_postprocessors, build_model
     from rfdetr.training.param_groups import get_param_dict
 
-    given = getattr(configurations, f"RFDETR{size.title()}Config")(pretrain_weights=None, device="cpu")
+    given = getattr(configurations, f"RFDETR{size.title()}Config")(pretrain_weights=None, device=device.type)
     options = _namespace_from_configs(given, configurations.TrainConfig(dataset_dir=".", output_dir="."))
-    network = build_model(options)
+    network = build_model(options).to(device)
     criterion, postprocess = build_criterion_and_postprocessors(options)
-    case = made_up(batch, given.resolution, 90)
+    case = made_up(batch, given.resolution, 90, device)
 
     def restore(detector: bw.Detector) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -176,7 +177,7 @@ def rf_detr(size: str, batch: int) -> tuple[Side, Side]:
         weighted = [terms[name] * weight for name, weight in criterion.weight_dict.items() if name in terms]
         return torch.stack(weighted).sum()
 
-    side = torch.tensor([[given.resolution] * 2])
+    side = torch.tensor([[given.resolution] * 2], device=device)
     optimizer = torch.optim.AdamW(get_param_dict(options, network), lr=1e-4, weight_decay=1e-4)
     return ours_, theirs(
         network, normalized(case), compute_loss, lambda model, pixels: postprocess(model(pixels), side), optimizer
@@ -192,7 +193,7 @@ def normalized(case: Case) -> Tensor:
     return inputs.contiguous()
 
 
-def d_fine(size: str, batch: int) -> tuple[Side, Side]:
+def d_fine(size: str, batch: int, device: torch.device) -> tuple[Side, Side]:
     """Return D-FINE of a size, ours and transformers', without denoising queries, which each side draws for itself."""
     import transformers
 
@@ -204,13 +205,13 @@ def d_fine(size: str, batch: int) -> tuple[Side, Side]:
     first = bw.build_detector(config)
     with tempfile.TemporaryDirectory() as folder:
         write_transformers(first, config, Path(folder))
-        network = transformers.DFineForObjectDetection.from_pretrained(folder)
+        network = transformers.DFineForObjectDetection.from_pretrained(folder).to(device)
     state = first.network.state_dict()
-    case = made_up(batch, 640, 80)
+    case = made_up(batch, 640, 80, device)
     ours_ = ours(preset, case, lambda detector: detector.network.load_state_dict(state) and None)
     labels = [{"boxes": b, "class_labels": n} for b, n in zip(case.boxes, case.labels, strict=True)]
     processor_ = transformers.RTDetrImageProcessor()
-    sizes = torch.tensor([[640, 640]])
+    sizes = torch.tensor([[640, 640]], device=device)
     return ours_, theirs(
         network,
         case.images.permute(0, 3, 1, 2).float() / 255,
@@ -222,24 +223,39 @@ def d_fine(size: str, batch: int) -> tuple[Side, Side]:
     )
 
 
-PAIRS: dict[str, Callable[[int], tuple[Side, Side]]] = {
+PAIRS: dict[str, Callable[[int, torch.device], tuple[Side, Side]]] = {
     **{f"rf_detr_{size}": partial(rf_detr, size) for size in ("nano", "small")},
     **{f"d_fine_{size}": partial(d_fine, size) for size in ("n", "s")},
 }
 OTHERS = {"rf_detr": "rfdetr", "d_fine": "transformers"}
 
 
-def measure_pair(name: str, batch: int, rounds: int) -> Iterator[dict[str, Any]]:
+def until_done(run: Run, device: torch.device) -> Run:
+    """Return a function that also waits for what it told a GPU to do."""
+    if device.type != "cuda":
+        return run
+
+    def wait() -> None:
+        run()
+        torch.cuda.synchronize(device)
+
+    return wait
+
+
+def measure_pair(name: str, batch: int, rounds: int, device: torch.device) -> Iterator[dict[str, Any]]:
     """Yield a row for the detection and the step of a pair."""
-    own, other = PAIRS[name](batch)
+    own, other = PAIRS[name](batch, device)
     losses = [own.step(), other.step()]
     package = next(package for family, package in OTHERS.items() if name.startswith(family))
     about = {"pair": name, "other": f"{package} {version(package)}", "losses": losses, "torch": torch.__version__}
+    if device.type == "cuda":
+        about["gpu"] = torch.cuda.get_device_name(device)
     about |= {"date": date.today().isoformat(), **{k: v for k, v in processor().items() if k != "flags"}}
     for kind, count in (("detect", 1), ("step", batch)):
         # The other side comes first, so that ratios are ours over theirs.
-        timings = measure({"theirs": getattr(other, kind), "ours": getattr(own, kind)}, count, rounds)
-        peaks = [facts(torch.nn.Module(), getattr(side, kind), lambda: None).peak_mib for side in (other, own)]
+        runs = {label: until_done(getattr(side, kind), device) for label, side in (("theirs", other), ("ours", own))}
+        timings = measure(runs, count, rounds)
+        peaks = [facts(torch.nn.Module(), run, lambda: None).peak_mib for run in runs.values()]
         yield {
             **about,
             "kind": kind,
@@ -270,19 +286,22 @@ def main() -> None:
     parser.add_argument("--pairs", nargs="+", default=list(PAIRS), choices=list(PAIRS), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, help="default: results/detrs-DEVICE.json")
     parser.add_argument("--table", action="store_true", help="print the rows that are there")
     given = parser.parse_args()
-    rows: list[dict[str, Any]] = json.loads(given.json.read_text()) if given.json.is_file() else []
+    device = torch.device(given.device)
+    path: Path = given.json or RESULTS / f"detrs-{device.type}.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.is_file() else []
     if given.table:
         print("\n".join(table(rows)))
         return
     torch.set_num_threads(1)
     for name in given.pairs:
         rows = [row for row in rows if row["pair"] != name]
-        for row in measure_pair(name, given.batch, given.rounds):
+        for row in measure_pair(name, given.batch, given.rounds, device):
             rows.append(row)
-            given.json.write_text(json.dumps(rows, indent=1) + "\n")
+            path.write_text(json.dumps(rows, indent=1) + "\n")
             print(json.dumps(row), flush=True)
 
 

@@ -10,4 +10,10 @@ python=${1:-.venv/bin}/python
 "$python" -c 'import torch, torchvision; print(torch.cuda.get_device_name(), "torch", torch.__version__, "torchvision", torchvision.__version__, "CUDA", torch.version.cuda)'
 timeout 360 "$python" benchmarks/gpu.py --seconds 0.5 || echo "gpu.py ended early: $?"
 timeout 120 "$python" benchmarks/speed.py --device cuda || echo "speed.py ended early: $?"
+# Beside others' code for the same networks, where it is installed.
+for words in "transformers d_fine_n d_fine_s" "rfdetr rf_detr_nano rf_detr_small"; do
+  read -ra words <<< "$words"
+  "$python" -c "import ${words[0]}" 2> /dev/null || { echo "${words[0]} is not installed: nothing to compare with"; continue; }
+  timeout 90 "$python" benchmarks/detrs.py --device cuda --batch 8 --pairs "${words[@]:1}" || echo "detrs.py ended early: $?"
+done
 "$python" -m pytest -q tests/training/test_gpu.py
