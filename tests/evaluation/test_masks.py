@@ -150,6 +150,9 @@ class FindsTruth:
     def modules(self) -> list[Any]:
         return [self]
 
+    def parameters(self) -> list[Any]:
+        return []
+
     def eval(self) -> None: ...
 
     def train(self, mode: bool = True) -> None: ...

@@ -144,18 +144,20 @@ def _images(
 ) -> Generator[EvaluatedImage]:
     detector, data, settings = evaluation.model.opened, evaluation.data, evaluation.settings
     detecting: AbstractContextManager[SampleDetector]
+    ahead = 0
     if isinstance(detector, ExportedDetector):
         detecting = nullcontext(export_on_samples(detector, data.plan, settings))
         read: Read = partial(samples_by_threads, workers=settings.workers)
     else:
         from boxwright.data.loader import samples_in_order
-        from boxwright.evaluation.network import network_on_samples
+        from boxwright.evaluation.network import batches_ahead, network_on_samples
         from boxwright.nn.multi_scale import at_scales
 
         detecting = network_on_samples(at_scales(detector, settings.multi_scale), data.plan)
+        ahead = batches_ahead(detector)
         read = partial(samples_in_order, workers=settings.workers)
     with detecting as detect:
-        yield from evaluate_images(detect, data, read, progress, share)
+        yield from evaluate_images(detect, data, read, progress, share, ahead)
 
 
 def export_on_samples(detector: ExportedDetector, plan: EvaluationPlan, settings: EvaluationSettings) -> SampleDetector:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.threads import map_in_order
 from boxwright.data.dataset import Dataset
 from boxwright.evaluation.data import ONE_CLASS, EvaluationData
 from boxwright.evaluation.metrics.regions import ImageMasks
@@ -65,11 +67,13 @@ def evaluate_images(
     read: Read,
     progress: Progress = silent,
     share: Share = all_batches,
+    ahead: int = 0,
 ) -> Iterator[EvaluatedImage]:
     """Yield the evaluated images of a share, in its order; pictures are spread evenly over all the data.
 
     Args:
         detect: Of a network, as `network_on_samples` gives it, or `export_on_samples`.
+        ahead: How many batches are detected in, in a thread, before the images of an earlier one are taken.
     """
     plan, dataset = data.plan, data.dataset
     indices = range(0, len(dataset), plan.every_nth)
@@ -79,8 +83,12 @@ def evaluate_images(
     batches = [indices[start : start + size] for start in range(0, len(indices), size)]
     mine = [index for batch in share(batches) for index in batch]
     with closing(read(dataset, mine)) as samples:  # type: ignore[type-var]  # generators, all of them
-        for batch in _batches(zip(progress(mine, "evaluate"), samples, strict=True), size):
-            yield from _evaluate_batch(detect, data, batch, drawn)
+        given = _batches(zip(progress(mine, "evaluate"), samples, strict=True), size)
+
+        def evaluate(batch: list[tuple[int, Sample]]) -> list[EvaluatedImage]:
+            return list(_evaluate_batch(detect, data, batch, drawn))
+
+        yield from chain.from_iterable(map_in_order(evaluate, given, 1, ahead) if ahead else map(evaluate, given))
 
 
 def _evaluate_batch(

@@ -32,6 +32,12 @@ def network_on_samples(detector: Detector | MultiScaleDetector, plan: Evaluation
         yield partial(detect_with_losses, detector, plan)
 
 
+def batches_ahead(detector: Detector) -> int:
+    """Return how many batches to detect in before the images of an earlier one are taken: one on a GPU, else none."""
+    # A CPU's cores are busy with the network; a GPU would wait while Python looks at each image.
+    return int(any(weight.is_cuda for weight in detector.parameters()))
+
+
 @contextmanager
 def _at_own_size(detector: Detector | MultiScaleDetector) -> Iterator[None]:
     """Leave images at their size until the end."""

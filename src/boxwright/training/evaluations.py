@@ -16,7 +16,7 @@ from boxwright.base.distributed import Processes
 from boxwright.data.loader import samples_in_order
 from boxwright.evaluation.data import EvaluationData
 from boxwright.evaluation.images import EvaluatedImage, evaluate_images
-from boxwright.evaluation.network import network_on_samples
+from boxwright.evaluation.network import batches_ahead, network_on_samples
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import WORTH_A_PROCESS, summarize_in_process
 from boxwright.nn.optimization.schedules import Schedule
@@ -113,8 +113,10 @@ class Evaluations:
     def _images(self, data: EvaluationData) -> list[EvaluatedImage]:
         """Return, in every process, all evaluated images, which the processes share; their networks are the same."""
         read = partial(samples_in_order, workers=self._workers, run=self._run)
-        with network_on_samples(self._state.detector, data.plan) as detect:
-            own = list(evaluate_images(detect, data, read, share=self._processes.share))
+        detector = self._state.detector
+        with network_on_samples(detector, data.plan) as detect:
+            images = evaluate_images(detect, data, read, share=self._processes.share, ahead=batches_ahead(detector))
+            own = list(images)
         return [image for images in self._processes.gather(own) for image in images]
 
     @property
