@@ -51,7 +51,6 @@ DETECTORS = (
     "rf_detr_nano_coco",
     "rf_detr_large_coco",
     "rf_detr_seg_nano_coco",
-    "rf_detr_seg_2xlarge_coco",
     "torchvision_fasterrcnn_resnet50_fpn_coco",
 )
 _IMAGES = 16

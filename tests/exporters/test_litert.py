@@ -36,6 +36,7 @@ from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, of_one_class, with
 from tests.center_nets import SIZE as SIZE_OF_CENTER_NET
 from tests.d_fines import D_FINE
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES, SQUARE, build, fresh, pictures
+from tests.rf_detrs import RF_DETR, RF_DETR_MASKS
 
 SIZE, ANCHORS, COLUMNS = (8, 6), 16, 5  # 8·6·3 = 16·(4 + 5)
 Floats = NDArray[np.float32]
@@ -423,6 +424,27 @@ def test_the_graph_of_a_d_fine_finds_what_its_detector_finds() -> None:
     np.testing.assert_allclose(boxes[0], wanted, atol=1e-5)
     assert raw_boxes.shape == (1, 20, 4)
     assert torch.equal(raw_scores[0][anchors[0].long(), classes[0].long()], scores[0])
+
+
+def test_the_graph_of_an_rf_detr_finds_what_its_detector_finds() -> None:
+    """Its scores have a column of no class before the others, which is never detected."""
+    detector = build(RF_DETR).eval()
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    with torch.no_grad():
+        boxes, classes, scores, count, _, _, raw_scores = LiteDetector(detector, (64, 64))(
+            torch.from_numpy(image[None]).float()
+        )
+        (found,) = detector.detect([image])
+    assert int(count) == len(found) == 80
+    np.testing.assert_allclose(scores[0], found.scores, atol=2e-5)
+    np.testing.assert_array_equal(classes[0], found.labels)
+    np.testing.assert_allclose(boxes[0], found.boxes[:, [1, 0, 3, 2]] / 64, atol=1e-5)
+    assert raw_scores.shape == (1, 20, 5)
+
+
+def test_masks_of_an_rf_detr_are_refused() -> None:
+    with pytest.raises(ExportError, match=r"litert: only for .* D-FINE and RF-DETR without masks; use --format onnx"):
+        litert_model(fresh(RF_DETR_MASKS).eval(), "operator", 1, torch.uint8)
 
 
 @pytest.mark.parametrize("size", [(31, 45), (64, 96), (80, 50), (200, 333)])

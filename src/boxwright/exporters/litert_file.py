@@ -237,8 +237,8 @@ def _parts(detector: Detector) -> tuple[AnchorPostprocessor, FasterRcnnBoxCoder]
     post = detector.postprocessor
     if not isinstance(post, AnchorPostprocessor) or type(post.box_coder) is not FasterRcnnBoxCoder:
         raise ExportError(
-            "litert: only for one-stage detectors with TensorFlow's box coder, as SSD, CenterNet and D-FINE; use "
-            "--format onnx"
+            "litert: only for one-stage detectors with TensorFlow's box coder, as SSD, CenterNet, and D-FINE and "
+            "RF-DETR without masks; use --format onnx"
         )
     nms = post.nms
     plain = post.candidates is None and nms.candidates is None and nms.lowering is None and nms.outside == "drop"

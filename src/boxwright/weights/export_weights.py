@@ -50,7 +50,7 @@ WEIGHTS, CONFIG, LABELS, KEYPOINTS, ABOUT = (
 FILES = (WEIGHTS, CONFIG, LABELS, KEYPOINTS, ABOUT)
 # Paths and addresses of the machine that trained, which mean nothing elsewhere and are nobody's business.
 _LOCAL = (
-    *("fine_tune_checkpoint", "teacher_weights", "dense_pose_symmetry"),
+    *("fine_tune_checkpoint", "teacher_checkpoint", "dense_pose_symmetry"),
     *("visualization_export_dir", "export_path", "eval_master"),
 )
 

@@ -42,7 +42,7 @@ def teacher_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def config(small_config: Path, tmp_path: Path, teacher_file: Path) -> Path:
-    block = f'distillation {{ teacher: "timm/{TEACHER}" teacher_weights: "{teacher_file}" adapt_every: 2 }}'
+    block = f'distillation {{ teacher: "timm/{TEACHER}" teacher_checkpoint: "{teacher_file}" adapt_every: 2 }}'
     model = f"{D_FINE.removesuffix('}')} {block} }}"
     return write_config(small_config, model, tmp_path / "distilled.config")
 
@@ -168,14 +168,13 @@ def test_mistakes_are_named(config: Path, tmp_path: Path) -> None:
     field = "model.d_fine.distillation"
     with pytest.raises(ConfigError, match=r"distillation.teacher timm/vit_huge_patch3: timm has no such network"):
         bw.build_detector(bw.load_config(config, [f"{field}.teacher=timm/vit_huge_patch3"]))
-    with pytest.raises(ConfigError, match="timm has no weights of it; name teacher_weights"):
-        bw.build_detector(
-            bw.load_config(config, [f"{field}.teacher=timm/vit_large_patch14_224", f"{field}.teacher_weights="])
-        )
     with pytest.raises(ConfigError, match="leaves no share beside target_share"):
         bw.build_detector(bw.load_config(config, [f"{field}.share_tolerance=0.2"]))
-    one, batch = learner(config, f"{field}.teacher_weights={tmp_path / 'nothing.safetensors'}")
+    one, batch = learner(config, f"{field}.teacher_checkpoint={tmp_path / 'nothing.safetensors'}")
     with pytest.raises(CheckpointError, match=r"weights of timm/test_vit\.r160_in1k could not be read from .*nothing"):
+        one.step(batch)
+    one, batch = learner(config, f"{field}.teacher=timm/vit_large_patch14_224", f"{field}.teacher_checkpoint=")
+    with pytest.raises(ConfigError, match="timm has no weights of it; name a file by teacher_checkpoint"):
         one.step(batch)
     one, batch = learner(config, f"{field}.pooling=4")
     with pytest.raises(ConfigError, match="multiples of 16, found 16×24 after a pooling of 4"):

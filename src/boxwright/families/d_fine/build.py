@@ -84,7 +84,7 @@ def _network(config: DFineMessage, channels: int) -> DFine:
 
 
 def _distiller(config: DFineDistillation, depth: int) -> Distiller:
-    teacher = Teacher(config.teacher.removeprefix("timm/"), config.teacher_weights, config.pooling)
+    teacher = Teacher(config.teacher.removeprefix("timm/"), config.teacher_checkpoint, config.pooling)
     schedule = WeightSchedule(
         start=config.weight,
         default=config.default_weight,

@@ -71,13 +71,11 @@ class Teacher:
             pooling: Pixels per side that are averaged into one that the teacher sees.
 
         Raises:
-            ConfigError: For an unknown name, one without maps, and one without published weights if there is no file.
+            ConfigError: For an unknown name, or one without maps.
         """
         import timm
 
         check_timm_name(name, "distillation.teacher")
-        if not weights and not timm.models.is_model_pretrained(name):
-            raise ConfigError(f"distillation.teacher timm/{name}: timm has no weights of it; name teacher_weights")
         with torch.device("meta"):
             outline: Any = timm.create_model(name, num_classes=0)
         if not hasattr(outline, "forward_intermediates"):
@@ -94,7 +92,8 @@ class Teacher:
         """Return the map [B, C, h, w] of images float [B, 3, H, W] in 0..1; the first call reads the weights.
 
         Raises:
-            ConfigError: If the sides are no multiples of the teacher's patches.
+            ConfigError: If the sides are no multiples of the teacher's patches, or timm has no weights and no file is
+                named.
             CheckpointError: If the weights cannot be read or fetched.
         """
         if self._body is None:
@@ -118,6 +117,10 @@ class Teacher:
         """Return the network with its weights."""
         import timm
 
+        if not self.weights and not timm.models.is_model_pretrained(self.name):
+            raise ConfigError(
+                f"distillation.teacher timm/{self.name}: timm has no weights of it; name a file by teacher_checkpoint"
+            )
         file = {"file": self.weights} if self.weights else None
         try:
             # What the step draws afterwards must not depend on whether the teacher was opened in it.
@@ -130,7 +133,7 @@ class Teacher:
             raise CheckpointError(
                 f"distillation.teacher: the weights of timm/{self.name} could not be read from {where} "
                 f"({type(error).__name__}: {first_line(error)}); connect to huggingface.co once, or name a file of "
-                "them by teacher_weights"
+                "them by teacher_checkpoint"
             ) from error
         return body.eval().requires_grad_(False)
 

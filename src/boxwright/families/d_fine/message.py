@@ -156,8 +156,8 @@ class DFineDistillation(Message):
     teacher: str = field("", "The network whose last map the coarsest map imitates, timm/NAME, such as "
         "timm/vit_base_patch16_dinov3.lvd1689m; its weights have terms of their own.",
         values=AllowedValues((), prefix="timm/"))
-    teacher_weights: str = field("", "A file of its weights that timm reads; empty: fetched once, from Hugging Face's "
-        "hub.")
+    teacher_checkpoint: str = field("", "A file of its weights that timm reads; empty: fetched once, from Hugging "
+        "Face's hub.")
     pooling: int = number(2, "[1, 16]", "Pixels per side that are averaged into one that the teacher sees.")
     weight: float = number(5.0, "[0, inf)", "Weight of 1 - the cosine of both maps, before it adapts first.")
     default_weight: float = number(20.0, "[0, inf)",
