@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo lock test test-all test-newest test-oldest test-wheel parity fuzz check release-check site docs notebooks clean
+.PHONY: help install demo lock test test-all test-newest test-oldest test-wheel parity fuzz fuzz-guided check release-check site docs notebooks clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -82,6 +82,7 @@ lock: install    ## resolve the newest releases of what is installed, and write 
 	echo uv | $(BIN)/$(LOCK) --output-file release/uv.txt -
 	echo --editable . | $(BIN)/$(LOCK) --output-file release/install.txt --group dev -
 	$(BIN)/$(LOCK) --output-file release/notebooks.txt --group notebooks --constraint release/install.txt
+	$(BIN)/$(LOCK) --output-file release/fuzz.txt --group fuzz
 	$(BIN)/$(LOCK) --output-file release/docs.txt --group docs
 	$(BIN)/$(LOCK) --output-file release/release.txt --group release
 
@@ -98,6 +99,10 @@ race: install    ## race TensorFlow's own graphs in the folder BOXWRIGHT_TF_RACE
 
 fuzz: install    ## fuzz each reader, the commands and the server for a minute each (FUZZ="--seconds 3600": for an hour)
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
+
+fuzz-guided: install ## fuzz readers and heads of requests by the lines that inputs reach (FUZZ="--seconds 600 coco voc")
+	VIRTUAL_ENV=$(VENV) $(BIN)/$(HASHED) release/fuzz.txt
+	$(BIN)/python -m tests.fuzz.guided $(FUZZ)
 
 # Zensical and mkdocstrings, which reads the sources without importing them, in an environment of their own.
 DOCS := .venv-docs

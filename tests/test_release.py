@@ -225,7 +225,13 @@ def test_a_release_is_built_by_what_checks_it() -> None:
 
 
 # Packages by what `release/*.txt` are made of.
-HASHED = {"install.txt": ["dev"], "notebooks.txt": ["notebooks"], "docs.txt": ["docs"], "release.txt": ["release"]}
+HASHED = {
+    "install.txt": "dev",
+    "notebooks.txt": "notebooks",
+    "fuzz.txt": "fuzz",
+    "docs.txt": "docs",
+    "release.txt": "release",
+}
 # What installs the newest releases, the oldest, or what a user would, on purpose.
 UNHASHED = {"test-wheel", "test-oldest", "test-newest", "race", "lock"}
 
@@ -265,7 +271,7 @@ def test_what_is_installed_is_named_by_hashes_and_by_no_address(name: str) -> No
 def test_what_is_installed_is_what_the_project_asks_for(name: str) -> None:
     """`make lock` was run after a dependency changed; what the tests run in is checked where it came from there."""
     pinned = _pinned(name)
-    for requirement in (requirement for group in HASHED[name] for requirement in _asked(group)):
+    for requirement in _asked(HASHED[name]):
         versions = pinned[canonicalize_name(requirement.name)]
         assert all(requirement.specifier.contains(version, prereleases=True) for version in versions), requirement
     assert len(_asked("dev")) > 60
