@@ -11,6 +11,7 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -256,11 +257,15 @@ def test_every_command_has_its_help() -> None:
     """Each that `boxwright --help` lists, and each command in a group, is imported and answers."""
 
     def commands(*group: str) -> list[str]:
-        lines = shell(*group, "--help").partition("Commands:\n")[2].splitlines()
-        return [line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("   ")]
+        """Return the first word of each entry, in every part of the help, that is neither an option nor an argument."""
+        parts = re.findall(r"^(\S.*):\n((?: .*\n)+)", shell(*group, "--help"), re.M)
+        entries = "".join(text for heading, text in parts if heading != "Examples")
+        return re.findall(r"^  ([a-z]\S*)", entries, re.M)
 
     names = commands()
+    assert len(names) == len(set(names)) == 22
     assert {"train", "serve", "ui", "config"} <= set(names)
+    assert set(commands("weights")) == {"list", "info", "fetch", "verify", "where"}
     for name in names:
         assert f"boxwright {name}" in shell(name, "--help")
         for inner in commands(name):
