@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from boxwright.inference import stages as stages_module
-from boxwright.inference.stages import Stages
+from boxwright.inference.stages import Stages, ThreadCounts
 
 
 def test_items_keep_their_order_through_stages() -> None:
@@ -108,6 +108,14 @@ def test_work_is_spread_and_results_keep_their_order() -> None:
     with Stages() as stages:
         assert list(stages.spread("work", work, range(100), 3)) == [item * 2 for item in range(100)]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("work", "at work"))]
+
+
+def test_a_network_that_is_compiled_is_called_by_one_thread() -> None:
+    """PyTorch refuses a call of a compiled function while another thread compiles."""
+    assert ThreadCounts.of("cuda:1", compiled=False) == ThreadCounts(reading=8, network=2)
+    assert ThreadCounts.of("cuda:1", compiled=True) == ThreadCounts(reading=8, network=1)
+    for device in ("cpu", ""):
+        assert ThreadCounts.of(device, compiled=False) == ThreadCounts(reading=1, network=1)
 
 
 def test_what_is_ready_is_taken_together() -> None:

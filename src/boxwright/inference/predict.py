@@ -319,8 +319,8 @@ def predict(
     require_unused(Path(out), [*([CROPS] if settings.save_crops else []), *([LABELS] if settings.save_txt else [])])
     errors = _ReadErrors(strict=settings.strict)
     with unfinished(out, "predictions") as folder, Stages() as stages:
-        threads = ThreadCounts.of(device)
-        batch_size = batch_size if threads.network > 1 else 1
+        threads = ThreadCounts.of(device, compiled=settings.compile)
+        batch_size = batch_size if threads.reading > 1 else 1
         pairs = itertools.islice(_read(sources, errors, threads.reading), settings.frames or None)
         # With a file among the sources, no picture may be skipped.
         live = all(source.live for source in sources)

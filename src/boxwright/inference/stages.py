@@ -134,11 +134,15 @@ class ThreadCounts:
     network: int
 
     @classmethod
-    def of(cls, device: str) -> ThreadCounts:
-        """Return those for PyTorch's device, or the empty text of an exported detector."""
+    def of(cls, device: str, *, compiled: bool) -> ThreadCounts:
+        """Return those for PyTorch's device, or the empty text of an exported detector.
+
+        Args:
+            compiled: Whether the network is compiled at its first batch, during which no other thread may call it.
+        """
         # One thread decodes some hundred images a second, which a GPU waits for, as it does for what it is told next:
         # while one thread waits for its batch, the other prepares and copies the next. A CPU is busy with the network.
-        return cls(reading=8, network=2) if device.startswith("cuda") else cls(reading=1, network=1)
+        return cls(8, 1 if compiled else 2) if device.startswith("cuda") else cls(1, 1)
 
 
 class StageTimes:
