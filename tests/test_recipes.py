@@ -34,7 +34,7 @@ from boxwright.weights.tensorflow.variables import parameter_names
 
 NAMES = preset_names()
 ALIGNED = ("align_det_", "srn_")
-TWO_STAGE = ("kerod_", "torchvision_", "mask_rcnn_resnet50_fpn_coco", "mask_rcnn_mobilenet_v3")
+TWO_STAGE = ("kerod_", "torchvision_", "mask_rcnn_resnet50_fpn_coco", "mask_rcnn_mobilenet_v3", "mask_rcnn_hgnetv2")
 ONE_STAGE = ("refinedet", "ssd300_", "ssd512_")
 # Boxes of the papers' tables, and steps and batch of the authors' files.
 ANCHORS = {"refinedet320": 6375, "refinedet512": 16320, "ssd300": 8732, "ssd512": 24564}
@@ -98,11 +98,11 @@ def test_all_are_there() -> None:
     small = {"refinedet_mobilenet_v2_shapes", "refinedet_mobilenet_v2_bccd"}
     kerods = {"kerod_resnet50_fpn_coco", "kerod_resnet50_fpn_voc", "mask_rcnn_resnet50_fpn_coco"}
     torchvisions = {f"torchvision_{kind}_resnet50_fpn_coco" for kind in ("fasterrcnn", "maskrcnn")}
-    two_stages = kerods | torchvisions | {"mask_rcnn_mobilenet_v3_fpn_shapes"}
+    two_stages = kerods | torchvisions | {"mask_rcnn_mobilenet_v3_fpn_shapes", "mask_rcnn_hgnetv2_fpn_small"}
     aligned = {"align_det_resnet101_coco", "align_det_resnext101_coco", "refinedetpp512_vgg16_voc"}
     faces = {"srn_resnet50_wider_face", "srn_mobilenet_v2_wider_face"}
     wanted = sizes | small | {"ssd300_vgg16_voc", "ssd512_vgg16_voc"} | two_stages | aligned | faces | set(VARIANTS)
-    assert len(wanted) == 26
+    assert len(wanted) == 27
     assert {*recipes(ALIGNED), *recipes(TWO_STAGE), *recipes(ONE_STAGE)} == wanted
 
 

@@ -138,8 +138,8 @@ def test_convert_and_inspect(shapes_data: Path, tmp_path: Path) -> None:
     assert set(counts["boxes"]) <= {"circle", "square", "triangle", "star"}
 
 
-@pytest.mark.slow_cases("which1")
-@pytest.mark.parametrize("which", [["--shapes"], ["--keypoints"]])
+@pytest.mark.slow_cases("which1", "which2")
+@pytest.mark.parametrize("which", [["--shapes"], ["--keypoints"], ["--masks"]])
 def test_demo_data_only(which: list[str], tmp_path: Path) -> None:
     output = run("demo", *which, "--out", tmp_path / "d", "--data-only", "--train-images", 4, "--val-images", 2)
     assert "configuration:" in output
@@ -147,13 +147,14 @@ def test_demo_data_only(which: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "d" / "data" / "contact-sheet.png").is_file()
 
 
-@pytest.mark.slow_cases("which0")
-@pytest.mark.parametrize("which", [["--shapes"], ["--keypoints"]])
+@pytest.mark.slow_cases("which0", "which2")
+@pytest.mark.parametrize("which", [["--shapes"], ["--keypoints"], ["--masks"]])
 def test_demo_trains_and_ends_with_the_ap_line(which: list[str], tmp_path: Path) -> None:
     sizes = ("--train-images", 20, "--val-images", 4, "--num_train_steps", 2)
     output = run("demo", *which, "--out", tmp_path / "d", *sizes)
     lines = output.strip().splitlines()
     assert lines[-2].startswith("keypoint AP ") == (which == ["--keypoints"])
+    assert lines[-2].startswith("mask AP ") == (which == ["--masks"])
     assert lines[-1].startswith("AP ")
     assert "AP50" in lines[-1]
     assert any(line.startswith("$ boxwright train --pipeline_config_path") for line in lines)

@@ -126,8 +126,9 @@ def test_a_training_from_scratch_goes_all_the_way(few_pictures: Path) -> None:
         (["--train", "--minutes", "inf"], "--minutes inf: expected a finite number above 0"),
         (["--train", "--shapes"], "--train and --shapes: each is a demo of its own; choose one"),
         (["--shapes", "--keypoints"], "--shapes and --keypoints: each is a demo of its own"),
-        (["--data_only"], "are for generated images: add --shapes or --keypoints"),
-        (["--train", "--num_train_steps", 3], "are for generated images: add --shapes or --keypoints"),
+        (["--masks", "--shapes"], "--shapes and --masks: each is a demo of its own"),
+        (["--data_only"], "are for generated images: add --shapes, --masks or --keypoints"),
+        (["--train", "--num_train_steps", 3], "are for generated images: add --shapes, --masks or --keypoints"),
         (["--shapes", "--open"], "--open: the demo of generated images writes no report"),
     ],
 )

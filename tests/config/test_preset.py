@@ -56,7 +56,7 @@ def test_all_of_the_zoo_are_there() -> None:
     assert set(preset_names()) >= {*ZOO, *CENTER_NETS.values(), CONTEXT_RCNN}
     # The zoo's, its CenterNets, its Context R-CNN, the published recipes, D-FINE's, DEIM's, RT-DETRv4's, RF-DETR's, and what boxwright init
     # begins with, now and before.
-    assert len(preset_names()) == 29 + 11 + 1 + 26 + 5 + 5 + 4 + 11 + 2
+    assert len(preset_names()) == 29 + 11 + 1 + 27 + 5 + 5 + 4 + 11 + 2
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -27,6 +27,7 @@ OpenPage = Annotated[bool, typer.Option("--open", help="Open the report in a bro
 Shapes = Annotated[
     bool, typer.Option("--shapes", help="Train and evaluate on generated images of shapes, written as TFRecords.")
 ]
+Masks = Annotated[bool, typer.Option("--masks", help="The same with masks of the shapes, by a small Mask R-CNN.")]
 Keypoints = Annotated[
     bool, typer.Option("--keypoints", help="The same with stick figures and their joints, by a CenterNet.")
 ]
@@ -39,6 +40,7 @@ def demo_command(
     minutes: Minutes = None,
     open_page: OpenPage = False,
     shapes: Shapes = False,
+    masks: Masks = False,
     keypoints: Keypoints = False,
     generated: MadeUpSettings,
 ) -> None:
@@ -46,12 +48,13 @@ def demo_command(
 
     The package contains the detector, and pictures to train and to test it; nothing is downloaded.
     """
-    chosen = [name for name, given in (("train", train), ("shapes", shapes), ("keypoints", keypoints)) if given]
+    demos = (("train", train), ("shapes", shapes), ("masks", masks), ("keypoints", keypoints))
+    chosen = [name for name, given in demos if given]
     _refuse_contradictions(chosen, minutes, generated, open_page=open_page)
-    if shapes or keypoints:
-        from boxwright.cli.demo_data import FIGURES, SHAPES
+    if shapes or masks or keypoints:
+        from boxwright.cli.demo_data import FIGURES, MASKS, SHAPES
 
-        run_made_up_demo(out, FIGURES if keypoints else SHAPES, generated)
+        run_made_up_demo(out, {"shapes": SHAPES, "masks": MASKS, "keypoints": FIGURES}[chosen[0]], generated)
         return
     from boxwright.cli.demo_cells import detect_blood_cells, train_on_blood_cells
 
@@ -79,8 +82,8 @@ def _refuse_contradictions(
     made_up = chosen and chosen[0] != "train"
     if generated != MadeUpSettings() and not made_up:
         raise ConfigError(
-            "--data_only, --num_train_steps, --train_images and --val_images are for generated images: add --shapes or "
-            "--keypoints"
+            "--data_only, --num_train_steps, --train_images and --val_images are for generated images: add --shapes, "
+            "--masks or --keypoints"
         )
     if open_page and made_up:
         raise ConfigError("--open: the demo of generated images writes no report; remove it")

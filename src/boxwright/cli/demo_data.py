@@ -1,4 +1,4 @@
-"""The demos' data as TFRecords: shapes or figures, with a label map and a configuration to train on them."""
+"""The demos' data as TFRecords: shapes, also with masks, or figures, with a label map and a configuration to train on them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,23 @@ class Demo:
 
     Attributes:
         dataset: Returns a number of images of a size, by seed.
+        optimizer: The optimizer's field in the configuration.
         overrides: What the configuration needs besides the paths of data, `{data}` being their folder.
     """
 
     dataset: Callable[..., Dataset]
     config: str
+    optimizer: str = "adam_optimizer"
     overrides: tuple[str, ...] = ()
 
 
 SHAPES = Demo(ShapesDataset, "shapes.config")
-FIGURES = Demo(FiguresDataset, "figures.config", ("model.center_net.keypoint_label_map_path={data}/label_map.pbtxt",))
+MASKS = Demo(ShapesDataset, "masks.config", "adamw_optimizer")
+FIGURES = Demo(
+    FiguresDataset,
+    "figures.config",
+    overrides=("model.center_net.keypoint_label_map_path={data}/label_map.pbtxt",),
+)
 
 
 def write_demo_data(

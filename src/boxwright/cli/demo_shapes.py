@@ -1,4 +1,4 @@
-"""`boxwright demo --shapes` and `--keypoints`: training, evaluation and prediction on generated images."""
+"""`boxwright demo --shapes`, `--masks` and `--keypoints`: training, evaluation and prediction on generated images."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
-_PANEL = "With --shapes or --keypoints"
-_KEYPOINT_AP = "Keypoints_Precision/mAP ByCategory/figure"
+_PANEL = "With --shapes, --masks or --keypoints"
+# What is printed beside the AP of boxes, where it was computed.
+_MORE_AP = {
+    "keypoint AP": "Keypoints_Precision/mAP ByCategory/figure",
+    "mask AP": "DetectionMasks_Precision/mAP",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,7 @@ def run_made_up_demo(out: Path, demo: Demo, settings: MadeUpSettings) -> None:
         suggest("train", "--pipeline_config_path", config_path, "--model_dir", model_dir)
         return
     console.print(f"\n$ boxwright train --pipeline_config_path {config_path} --model_dir {model_dir}")
-    config = load_config(config_path, _schedule(settings.num_train_steps))
+    config = load_config(config_path, _schedule(settings.num_train_steps, demo.optimizer))
     done = _train(config, model_dir)
     # Interrupted: the command that resumes was printed at the start.
     if config.train_config and done < config.train_config.num_steps:
@@ -62,20 +66,19 @@ def run_made_up_demo(out: Path, demo: Demo, settings: MadeUpSettings) -> None:
     console.print(f"TensorBoard: tensorboard --logdir {model_dir}")
     suggest("predict", "IMAGES", "--model_dir", model_dir, "--out", out / "predictions")
     console.print(f"took {time.monotonic() - began:.0f} s")
-    if _KEYPOINT_AP in evaluation.metrics:
-        console.print(f"keypoint AP {evaluation.metrics[_KEYPOINT_AP]:.3f}")
+    for name, metric in _MORE_AP.items():
+        if metric in evaluation.metrics:
+            console.print(f"{name} {evaluation.metrics[metric]:.3f}")
     console.print(ap_line(evaluation.metrics))
 
 
-def _schedule(steps: int | None) -> list[str]:
-    """Return what changes a demo's configuration to train for so many steps."""
+def _schedule(steps: int | None, optimizer: str) -> list[str]:
+    """Return what changes a demo's configuration, with such an optimizer, to train for so many steps."""
     if steps is None:
         return []
     # A schedule must be longer than its warmup, which takes at most 100 steps in the demos.
-    rate = (
-        f"train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate.total_steps={max(steps, 101)}"
-    )
-    return [f"train_config.num_steps={steps}", rate]
+    schedule = f"train_config.optimizer.{optimizer}.learning_rate.cosine_decay_learning_rate"
+    return [f"train_config.num_steps={steps}", f"{schedule}.total_steps={max(steps, 101)}"]
 
 
 def _train(config: TrainEvalPipelineConfig, model_dir: Path) -> int:
