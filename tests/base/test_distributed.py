@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 import boxwright as bw
-from boxwright.base.distributed import Processes, RollCall, meet
+from boxwright.base.distributed import Processes, RollCall, join_processes, meet
 
 SOON = timedelta(seconds=20)
 
@@ -24,6 +24,14 @@ def test_processes_of_each_start_meet_apart() -> None:
             assert not parts[2].check(["address"])
             parts[0].set("address", str(start))
             assert [part.get("address") for part in parts] == [str(start).encode()] * 3
+
+
+def test_a_number_of_processes_without_this_ones_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on machines whose scheduler sets the one alone."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(bw.TrainingError, match="WORLD_SIZE is 2, but RANK.*unset WORLD_SIZE for one"), join_processes():
+        pass
 
 
 def test_one_that_does_not_come() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -92,3 +93,14 @@ def test_each_end_has_its_status() -> None:
         RunEnd(2, StopReason.INTERRUPTED, signal.SIGTERM): 143,
     }
     assert {end: exit_status(end) for end in ends} == ends
+
+
+def test_a_reader_that_has_exited_is_no_error() -> None:
+    """As head, after the lines that it wants: the status is that of a program that SIGPIPE ended."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "boxwright", "models"], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -273,6 +273,22 @@ def test_pil_images_are_turned_as_files_are() -> None:
     assert levels((opened.convert("RGB"), TARGET)).shape == (30, 20, 3), "converting keeps the orientation"
 
 
+def test_a_pil_image_that_cannot_be_read_is_one_line() -> None:
+    """Pillow reads an opened file when its pixels are asked for."""
+    data = turned_jpeg()
+    closed = Image.open(io.BytesIO(data))
+    closed.close()
+    for image in (Image.open(io.BytesIO(data[:-30])), closed):
+        with pytest.raises(bw.DataError, match="image 0: cannot be read: "):
+            list(iterate_pictures(image))
+
+
+def test_a_dictionary_is_no_list_of_pictures() -> None:
+    """As data sets of other libraries have, with the picture under a name."""
+    with pytest.raises(bw.DataError, match="or a list of such, found dict"):
+        list(iterate_pictures({"image": PICTURE}))
+
+
 def test_files_and_serving_read_what_the_model_was_trained_with(tmp_path: Path) -> None:
     from boxwright.inference.serving.pictures import decode_pictures
     from boxwright.inference.serving.settings import ServerSettings
@@ -307,6 +323,10 @@ def test_dark_files_of_16_bits_are_noticed(
         np.testing.assert_array_equal(picture.image, gray_as_colors(TWELVE >> 8).astype(np.uint8))
         assert "nearly black by the upper 8 bits; state what is white, 4095 for 12 bits: scale=4095" in caplog.text
     assert read == [tmp_path / "a.png"]
+    for deep in (deep_image(TWELVE), Image.fromarray(PICTURE).convert("I")):
+        caplog.clear()
+        list(iterate_pictures([deep, deep]))
+        assert caplog.text.count("nearly black by the upper 8 bits") == 1
     caplog.clear()
     list(iterate_pictures([data, PICTURE], 4095))
     list(iterate_pictures([encoded(Image.fromarray(PICTURE), "PNG")]))

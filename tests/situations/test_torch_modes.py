@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,3 +75,16 @@ def test_a_threshold_in_percent_is_refused(threshold: dict[str, float]) -> None:
     model = bw.load("demo", device="cpu")
     with pytest.raises(bw.ConfigError, match=f"{next(iter(threshold))}: expected a score from 0 to 1, found"):
         model(bw.sample_images()[0], **threshold)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "wanted"),
+    [
+        ({"conf": "0.3"}, "conf: expected a score from 0 to 1, found '0.3'"),
+        ({"batch_size": 2.5}, "batch_size: expected a whole number of at least 1, found 2.5"),
+    ],
+)
+def test_values_of_other_types_are_refused(wrong: dict[str, Any], wanted: str) -> None:
+    model = bw.load("demo", device="cpu")
+    with pytest.raises(bw.ConfigError, match=wanted):
+        model(bw.sample_images()[0], **wrong)

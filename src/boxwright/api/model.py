@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -88,8 +89,8 @@ def _threshold(conf: float | None, min_score: float | None) -> float | None:
     if conf is not None and min_score is not None:
         raise ConfigError("conf and min_score are two names of the confidence threshold; pass one of them")
     name, least = ("min_score", min_score) if conf is None else ("conf", conf)
-    if least is not None and not 0 <= least <= 1:
-        raise ConfigError(f"{name}: expected a score from 0 to 1, found {least}")
+    if least is not None and not (isinstance(least, Real) and 0 <= least <= 1):
+        raise ConfigError(f"{name}: expected a score from 0 to 1, found {least!r}")
     return least
 
 
@@ -241,8 +242,8 @@ class Model:
     def _results(
         self, pictures: Iterator[Picture], min_score: float | None = None, batch_size: int = 8
     ) -> Iterator[Result]:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, found {batch_size}")
+        if not isinstance(batch_size, Integral) or batch_size < 1:
+            raise ConfigError(f"batch_size: expected a whole number of at least 1, found {batch_size!r}")
         # A threshold that the caller names also says what is drawn.
         drawn_from = DRAWN_FROM if min_score is None else 0.0
         while batch := list(itertools.islice(pictures, batch_size)):

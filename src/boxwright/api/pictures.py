@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
@@ -19,10 +19,18 @@ from PIL import Image
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import cause, is_folder, read_file
-from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, explain_darkness, read_array, to_rgb
+from boxwright.data.image_io import (
+    ARRAY_SUFFIX,
+    decode_image,
+    explain_dark_values,
+    explain_darkness,
+    read_array,
+    to_rgb,
+)
 from boxwright.inference.fetch import fetch_image
 from boxwright.inference.files import IMAGES, VIDEOS, find_images
 from boxwright.types.pixels import (
+    WIDE_MODES,
     Scale,
     ValueRange,
     check_scale,
@@ -119,7 +127,7 @@ def iterate_pictures_or_errors(
         images = [images]
     elif isinstance(images, str | os.PathLike):
         images = find_images([Path(images)])
-    elif not isinstance(images, Iterable):
+    elif not isinstance(images, Iterable) or isinstance(images, Mapping):
         raise DataError(f"expected {_KINDS}, or a list of such, found {type(images).__name__}")
     is_checked = isinstance(images, Sequence) or hasattr(images, "ndim")
     if is_checked:
@@ -130,17 +138,26 @@ def iterate_pictures_or_errors(
             if not is_checked:
                 _check_floats([image], white)
             file = _read_file(image, f"image {number}", channels)
+            where = (file and file.source) or f"image {number}"
             if file is None:
-                yield _from_memory(image, f"image {number}", (white, of_files), channels)
-                continue
-            where = file.source or f"image {number}"
+                picture = _from_memory(image, where, (white, of_files), channels)
+            else:
+                picture = Picture(decode_image(file.data, where, upright=True, white_level=of_files), file.source)
             # Of the first alone, as no scale is known.
-            if number == 0 and not of_files and (line := explain_darkness(file.data, where)):
+            if number == 0 and not of_files and (line := _explain_darkness(image, file, where)):
                 _LOG.warning(line)
-            yield Picture(decode_image(file.data, where, upright=True, white_level=of_files), file.source)
+            yield picture
         except DataError as error:
             named = isinstance(image, str | os.PathLike)
             yield Picture(np.zeros((0, 0, _COLORS), np.uint8), os.fspath(image) if named else "", str(error))
+
+
+def _explain_darkness(image: Any, file: _File | None, where: str) -> str:
+    """Return a line about a picture of 16 bits that is read as nearly black; else nothing."""
+    if file is not None:
+        return explain_darkness(file.data, where)
+    is_deep = isinstance(image, Image.Image) and image.mode in WIDE_MODES and image.mode != "F"
+    return explain_dark_values(float(np.asarray(image).max()), where) if is_deep else ""
 
 
 def _check_floats(images: Iterable[Any], white: float) -> None:
@@ -240,8 +257,14 @@ def _pixels(image: Any, where: str, white: float, channels: int) -> NDArray[np.u
 
 
 def _from_pil(image: Image.Image, where: str, white: float) -> Picture:
+    source = str(getattr(image, "filename", "") or "")
+    try:
+        image.load()
+    # Pillow reads an opened file when its pixels are asked for, and each format raises errors of its own.
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{source or where}: cannot be read: {cause(error)}") from None
     if exif_orientation(image) != 1:
         warnings.warn(
             "the image's EXIF orientation is applied: Result.image is upright, and boxes refer to it", stacklevel=2
         )
-    return Picture(to_rgb(image, white, where, upright=True), str(getattr(image, "filename", "") or ""))
+    return Picture(to_rgb(image, white, where, upright=True), source)

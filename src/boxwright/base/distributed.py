@@ -217,6 +217,11 @@ def join_processes() -> Iterator[Processes]:
     if count == 1:
         yield ALONE
         return
+    if "RANK" not in os.environ:
+        raise TrainingError(
+            f"WORLD_SIZE is {count}, but RANK, this process's number, is not set: start {count} processes by torchrun, "
+            "or unset WORLD_SIZE for one"
+        )
     here = Processes(int(os.environ["RANK"]), count, int(os.environ.get("LOCAL_RANK", "0")))
     if dist.is_initialized():  # the caller's own group stays the caller's
         yield here

@@ -106,6 +106,11 @@ class Commands(PlainGroup):
             status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except USAGE_ERROR as error:
             exit_with_usage_error(error)
+        except SystemExit as error:
+            # Typer and Rich exit with 1 where the reader of the output has exited; `main` knows the status for that.
+            if isinstance(error.__context__, BrokenPipeError):
+                raise error.__context__ from None
+            raise
         except typer.Abort:  # what older releases of Typer make of Ctrl-C
             raise KeyboardInterrupt from None
         raise SystemExit(status if isinstance(status, int) else 0)

@@ -413,10 +413,15 @@ def explain_darkness(data: bytes, where: str) -> str:
         values = measure_depth(data, where)
     except DataError:  # raised where the image is read
         return ""
-    if values is None or values.kind != "integers" or not 0 < values.largest <= _DARK:
+    return "" if values is None or values.kind != "integers" else explain_dark_values(values.largest, where)
+
+
+def explain_dark_values(largest: float, where: str) -> str:
+    """Return a line about an image that its largest value leaves nearly black by the upper 8 of 16 bits, or nothing."""
+    if not 0 < largest <= _DARK:
         return ""
     return (
-        f"{where}: its values, of 16 bits, are at most {values.largest:,.0f}: it is nearly black by the upper 8 bits; "
+        f"{where}: its values, of 16 bits, are at most {largest:,.0f}: it is nearly black by the upper 8 bits; "
         "state what is white, 4095 for 12 bits: scale=4095 in Python, --white_level 4095 for a command"
     )
 
