@@ -47,6 +47,7 @@ def test_input(size: tuple[int, int], small_side: float, expected: tuple[int, in
         (InitSettings(epochs=1, minutes=1), "epochs and minutes both set the run's length"),
         (InitSettings(epochs=math.inf), "epochs inf: expected a finite number"),
         (InitSettings(minutes=math.nan), "minutes nan: expected a finite number"),
+        (InitSettings(epochs="2"), "epochs '2': expected a finite number"),  # type: ignore[arg-type]
     ],
 )
 def test_lengths_that_no_run_has(settings: InitSettings, wanted: str) -> None:

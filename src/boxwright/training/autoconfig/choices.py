@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import LOST, MOST_LOST, ReadSettings
@@ -61,8 +62,8 @@ class InitSettings:
         if self.epochs is not None and self.minutes is not None:
             raise ConfigError("epochs and minutes both set the run's length; remove one")
         for name, value in (("epochs", self.epochs), ("minutes", self.minutes)):
-            if value is not None and not math.isfinite(value):
-                raise ConfigError(f"{name} {value:g}: expected a finite number")
+            if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
+                raise ConfigError(f"{name} {value!r}: expected a finite number")
 
     def image_size(self) -> tuple[int, int] | None:
         """Return the requested (height, width) of the input; None to choose it, or keep the preset's."""
