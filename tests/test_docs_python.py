@@ -21,7 +21,7 @@ BLOCKS = re.findall(
 
 @pytest.mark.slow
 def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(BLOCKS) == 13
+    assert len(BLOCKS) == 14
     run = small_run()
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run.folder, tmp_path / "model")
