@@ -155,12 +155,12 @@ def test_least_score_and_batch_size(model: bw.Model, run: SmallRun) -> None:
     assert [len(one) for one in model.stream([run.picture], conf=0.3)] == [len(kept)]
     for options, message in (
         ({"conf": 0.3, "min_score": 0.3}, "two names of the confidence threshold"),
-        ({"batch_size": 0}, "batch_size: expected at least 1"),
+        ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, found 0"),
     ):
         with pytest.raises(bw.ConfigError, match=message):
             model(run.picture, **options)  # type: ignore[call-overload]  # on purpose
     assert len(kept) == int((everything.scores >= 0.3).sum()) < len(everything)
-    with pytest.raises(bw.ConfigError, match="batch_size: expected at least 1"):
+    with pytest.raises(bw.ConfigError, match="batch_size: expected a whole number of at least 1"):
         model(run.picture, batch_size=0)
 
 

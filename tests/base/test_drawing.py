@@ -85,6 +85,7 @@ def test_captions_of_boxes_at_one_place_do_not_cover_each_other() -> None:
     assert count_captions(picture, labels, alone) == 4
 
 
+@pytest.mark.slow
 def test_without_room_the_best_captions_stay_whole() -> None:
     """Of sixty equal boxes most captions have no place; those that are drawn are whole, the last box's among them."""
     size = (320, 320)

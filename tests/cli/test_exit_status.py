@@ -75,6 +75,7 @@ def test_time_that_is_up_is_a_temporary_failure_and_completion_is_none(small_con
     assert "already trained" in again.stdout
 
 
+@pytest.mark.slow
 def test_patience_that_ends_is_success(small_config: Path, tmp_path: Path) -> None:
     every = ("--checkpoint_every_n", "1", "--patience", "1", "--best_metric", "DetectionBoxes_Precision/mAP (large)")
     done = run(

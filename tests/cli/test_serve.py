@@ -62,6 +62,7 @@ def test_certificates(tmp_path: Path) -> None:
     assert f"--keyfile {shut}" in refused("--certfile", tmp_path / "shut" / "cert.pem", "--keyfile", shut)
 
 
+@pytest.mark.slow
 def test_a_certificate_is_spoken(tmp_path: Path) -> None:
     import httpx
 

@@ -346,6 +346,7 @@ def test_the_outputs_of_a_whole_graph_are_named_and_others_kept() -> None:
     assert [one.name for one in model.signatureDefs[0].outputs] == [b"detection_boxes"]
 
 
+@pytest.mark.slow
 def test_without_a_converter_the_way_is_told(detector: bw.Detector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PYTHON, raising=False)
     with pytest.raises(ExportError, match="uv pip install"):

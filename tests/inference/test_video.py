@@ -225,6 +225,7 @@ def test_a_video_without_pictures(tmp_path: Path) -> None:
         list(read_video(str(tmp_path / "a.mp4")))
 
 
+@pytest.mark.slow
 def test_a_video_that_is_cut_off_or_damaged_gives_what_it_has(tmp_path: Path) -> None:
     """In MPEG-TS pictures stand one after the other: half a file is half a video, noise loses some pictures."""
     path = tmp_path / "a.ts"

@@ -276,6 +276,7 @@ def test_a_log_that_cannot_be_read_is_no_error(tmp_path: Path) -> None:
     assert read_log(tmp_path).rows == []
 
 
+@pytest.mark.slow
 def test_the_command_serves_and_ends_quietly(run: Path) -> None:
     """On this machine's address alone; Ctrl-C ends it with status 0, and without a traceback."""
     command = [sys.executable, "-u", "-m", "boxwright", "monitor", str(run)]

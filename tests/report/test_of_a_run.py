@@ -22,6 +22,7 @@ from tests.cli.test_commands import run
 from tests.report.test_tide import of_tidecv
 
 
+@pytest.mark.slow
 def test_a_report_of_a_run(tmp_path: Path) -> None:
     """The report's average precision is that of the evaluation; it can be written again without the model."""
     model = tmp_path / "model"

@@ -51,6 +51,7 @@ def test_missing_providers(device: str, available: list[str], message: str) -> N
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_provider_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = onnx_providers("tensorrt", [TENSORRT, CUDA, CPU])
     require_provider("tensorrt", wanted, [TENSORRT, CUDA, CPU])

@@ -71,6 +71,7 @@ def in_container(
     return done
 
 
+@pytest.mark.slow
 def test_read_only_shared_memory_is_enough_without_workers(small_config: Path, tmp_path: Path) -> None:
     done = in_container(SHARED_MEMORY, "ro,size=1m", small_config, tmp_path / "m", "--workers", "0")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,23 +9,18 @@
 | more than 8 bits, or floats     | by what is white in the data; else the upper 8 of 16 |
 | an EXIF orientation             | see `decode_image`                                  |
 | several frames (GIF, TIFF, MPO) | the first                                           |
-
-PNG files are refused where a checksum does not match or a row is missing. Pillow checks neither for pixels:
-missing rows decode as black, and flipped bits as other pixels. (PNG specification, sections 5, 7 and 8.)
 """
 
 from __future__ import annotations
 
 import io
-import struct
 import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import simplejpeg
@@ -38,90 +33,10 @@ from boxwright.base.errors import DataError, first_line, is_shortage
 from boxwright.base.files import read_file, reading_file
 from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.picture_files import count_webp_pixels, picture_format
+from boxwright.data.png_checks import PNG_SIGNATURE, check_png, has_exif_after_pixels
 from boxwright.types.pixels import LARGEST, WIDE_MODES, ValueRange, read_pil, to_levels
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-# Adam7: first column and row of each pass, and the steps between.
-_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
-_STEP = 1 << 20
-
-
-def check_png(data: bytes) -> None:
-    """Raise a `ValueError` if a PNG is damaged or rows are missing."""
-    missing = -1
-    unpacker = zlib.decompressobj()
-    for kind, body in _chunks(data):
-        if kind == b"IHDR":
-            missing = _raw_size(body)
-        elif kind == b"IDAT":
-            missing -= _unpacked(unpacker, body, missing)
-    if missing > 0:
-        raise ValueError(f"it is cut off: {missing} bytes of its rows are missing")
-
-
-def has_exif_after_pixels(file: IO[bytes]) -> bool:
-    """Return whether a PNG has an eXIf chunk after its pixels; the file's position stays."""
-    start = file.tell()
-    try:
-        file.seek(len(_SIGNATURE))
-        after_pixels = False
-        while len(head := file.read(8)) == 8:
-            after_pixels = after_pixels or head[4:] == b"IDAT"
-            if head[4:] == b"IEND" or (after_pixels and head[4:] == b"eXIf"):
-                return head[4:] == b"eXIf"
-            # This skips the chunk's data and its checksum.
-            file.seek(struct.unpack(">I", head[:4])[0] + 4, io.SEEK_CUR)
-        return False
-    finally:
-        file.seek(start)
-
-
-def _chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the chunks that pixels depend on, up to the last IDAT, with verified checksums."""
-    position, begun, view = len(_SIGNATURE), False, memoryview(data)
-    # A chunk has at least 12 bytes: length, type and checksum, of 4 each.
-    while position + 12 <= len(data):
-        (length,) = struct.unpack_from(">I", data, position)
-        kind, end = data[position + 4 : position + 8], position + 8 + length
-        if kind != b"IDAT" and begun:
-            return
-        if kind in (b"IHDR", b"PLTE", b"tRNS", b"IDAT"):
-            if end + 4 > len(data):
-                raise ValueError(f"it is cut off inside its {kind.decode()} chunk")
-            if struct.unpack_from(">I", data, end)[0] != zlib.crc32(view[position + 4 : end]):
-                raise ValueError(
-                    f"it is damaged: the checksum of its {kind.decode()} chunk at byte {position} is wrong"
-                )
-            begun = kind == b"IDAT"
-            yield kind, view[position + 8 : end]
-        position = end + 4
-
-
-def _raw_size(header: memoryview) -> int:
-    """Return the size of the unpacked rows in bytes, each with its filter byte."""
-    width, height, depth, color, _, _, interlace = struct.unpack(">IIBBBBB", header)
-    if color not in _CHANNELS:
-        raise ValueError(f"it is damaged: color type {color}")
-    bits = depth * _CHANNELS[color]
-    sizes = [(width, height)]
-    if interlace:
-        sizes = [(-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in _PASSES]
-    return sum(h * (1 + -(-w * bits // 8)) for w, h in sizes if w > 0 and h > 0)
-
-
-def _unpacked(unpacker: zlib._Decompress, body: memoryview, wanted: int) -> int:
-    """Decompress a piece of the rows in steps that bound memory; return the number of bytes."""
-    count, rest = 0, bytes(body)
-    try:
-        # More rows than the header announces are not decompressed: they may be gigabytes.
-        while rest and not unpacker.eof and count <= wanted:
-            count += len(unpacker.decompress(rest, _STEP))
-            rest = unpacker.unconsumed_tail
-    except zlib.error as error:
-        raise ValueError(f"it is damaged: {error}") from None
-    return count
 
 
 # An allowlist: some of Pillow's formats start other programs (EPS) or are unmaintained. JPEG includes MPO.
@@ -165,8 +80,8 @@ def decode_image(
             if orientation != _orientation(image):
                 # Pillow turns TIFF upright when it reads the pixels, and then removes the orientation.
                 turn = 1 if turn == orientation else _BACK.get(orientation, orientation)
-    # A copy, since torch refuses negative strides.
-    return _TURNS[turn](pixels).copy() if turn in _TURNS else pixels
+        # A copy, since torch refuses negative strides.
+        return _TURNS[turn](pixels).copy() if turn in _TURNS else pixels
 
 
 @contextmanager
@@ -303,14 +218,14 @@ def _stored_size(image: Image.Image) -> tuple[int, int]:
 
 
 def _decode_plain_jpeg(data: bytes) -> NDArray[np.uint8] | None:
-    """Decode a JPEG that states no orientation; None for what Pillow has to look at, be it damage or size."""
+    """Decode a JPEG that states no orientation; None for what Pillow has to look at: damage, or too little memory."""
     # Pillow looks for the orientation in EXIF, and then in XMP.
     if not isinstance(data, bytes) or data[:3] != _JPEG or b"Exif" in data or b"rientation" in data:
         return None
     try:
         height, width = simplejpeg.decode_jpeg_header(data)[:2]
         return None if IMAGE_PIXELS.exceeded(height * width) else _decode_jpeg(data)
-    except ValueError:
+    except (ValueError, MemoryError):
         return None
 
 
@@ -396,7 +311,7 @@ def measure_depth(data: bytes, where: str) -> ValueRange | None:
     Raises:
         DataError: As for `decode_image`.
     """
-    is_png = data.startswith(_SIGNATURE)
+    is_png = data.startswith(PNG_SIGNATURE)
     if (is_png and data[24:25] < b"\x10") or not (is_png or data.startswith((b"II", b"MM", b"P5", b"P6"))):
         return None
     with _open_image(data, where) as image:

@@ -29,6 +29,7 @@ from tests.inference.serving.test_server import PICTURES, b64, png
 QUICK = ServerSettings(timeout_s=2, idle_s=2, port=0)
 
 
+@pytest.mark.slow
 def test_connections_that_are_silent_or_say_half_are_closed() -> None:
     with serving(QUICK) as running:
         silent, head, body, drip = (running.connect() for _ in range(4))

@@ -232,6 +232,7 @@ def test_a_run_starts_from_data_and_is_resumed(tmp_path: Path) -> None:
         start_run(tmp_path / "other", tmp_path / "model", QUICK)
 
 
+@pytest.mark.slow
 def test_train_takes_data(tmp_path: Path) -> None:
     data = yolo(tmp_path / "data")
     small = [f"model.ssd.image_resizer.fixed_shape_resizer.{side}=64" for side in ("height", "width")]
@@ -281,6 +282,7 @@ def test_names_that_text_must_escape(tmp_path: Path, monkeypatch: pytest.MonkeyP
         init_config(data, out, settings)
 
 
+@pytest.mark.slow
 def test_minutes_choose_the_length(tmp_path: Path) -> None:
     started = init_config(yolo(tmp_path / "data"), tmp_path / "a.config", InitSettings(imgsz="64", minutes=0.001))
     config = bw.load_config(started.config)
