@@ -84,7 +84,7 @@ def test_each_call_that_writes_fails_once(name: str, end: Callable[[], None], tm
 
 
 @pytest.mark.filterwarnings("ignore:masks are dropped", "ignore:This process:DeprecationWarning")
-@pytest.mark.slow_except("coco", "predictions")
+@pytest.mark.slow_except("coco")
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_kill_at_each_call_that_writes_leaves_whole_files(name: str, tmp_path: Path) -> None:
     """What is there under a name is what was there, or complete, or the folder says that it is not; then it is."""

@@ -61,8 +61,8 @@ def _where_forks_work(check: str, name: str, *arguments: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow_cases("config_yaml-10", "pt2-10", "litert-10", "openvino-10")
-@pytest.mark.parametrize("count", [10, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.slow_cases("config_yaml-4", "pt2-4", "litert-4", "openvino-4")
+@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", READERS)
 def test_some_changed_inputs(name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOXWRIGHT_FINDINGS", str(tmp_path))

@@ -80,7 +80,7 @@ def test_a_step_that_is_undone_does_not_count(small_config: Path, wait: bool) ->
     assert shares(one) == {round(DECAY**2, 9)}
 
 
-@pytest.mark.parametrize("average", [[], AVERAGE])
+@pytest.mark.parametrize("average", [pytest.param([], marks=pytest.mark.slow), AVERAGE])
 def test_a_resumed_run_has_the_shares_of_one_that_was_not(
     small_config: Path, tmp_path: Path, average: list[str]
 ) -> None:
@@ -93,7 +93,7 @@ def test_a_resumed_run_has_the_shares_of_one_that_was_not(
     assert [*{*whole[SHARES].values()}] == pytest.approx([DECAY**3])
 
 
-@pytest.mark.parametrize("average", [[], AVERAGE])
+@pytest.mark.parametrize("average", [pytest.param([], marks=pytest.mark.slow), AVERAGE])
 def test_a_run_evaluates_what_is_restored_and_learns_from_what_was(
     small_config: Path, tmp_path: Path, average: list[str]
 ) -> None:
@@ -149,7 +149,7 @@ def as_earlier(path: Path, **changes: Any) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("average", [[], AVERAGE])
+@pytest.mark.parametrize("average", [pytest.param([], marks=pytest.mark.slow), AVERAGE])
 def test_shares_of_an_earlier_version_follow_from_its_step(
     small_config: Path, tmp_path: Path, average: list[str]
 ) -> None:
