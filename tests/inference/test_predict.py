@@ -174,6 +174,22 @@ def test_patterns_and_lists(photos: Path, video: Path, tmp_path: Path) -> None:
     assert names == [str(photos / "0.png"), str(photos / "1.png"), str(photos / "2.png"), str(video)]
 
 
+def test_pictures_of_subfolders_are_left_out_in_a_line(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("no picture")
+    with pytest.raises(DataError, match=rf"{tmp_path}: no image or video in this folder; .*: '{tmp_path}/\*\*/\*.png'"):
+        find_sources([str(tmp_path)])
+    names = [source.name for source in find_sources([f"{tmp_path}/**/*.png"])]
+    assert names == [source.name for source in find_sources([str(photos)])]
+    assert not caplog.records
+    (tmp_path / "a.jpg").write_bytes(b"")
+    assert [source.name for source in find_sources([str(tmp_path)])] == [str(tmp_path / "a.jpg")]
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith(f"{tmp_path}: only what is in the folder itself is taken; ")
+
+
 def test_kinds_of_sources(tmp_path: Path) -> None:
     kinds = [type(source) for source in find_sources(["camera", "camera:2", "0", "rtsp://h/x", "https://h/a.mp4"])]
     assert kinds == [CameraSource, CameraSource, CameraSource, VideoSource, VideoSource]

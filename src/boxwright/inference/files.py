@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import glob
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file
 
+_LOG = logging.getLogger("boxwright")
 IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm"}
 VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp"}
 
@@ -24,7 +27,8 @@ def find_files(
     """Return files in the given order, with folders, patterns and lists expanded.
 
     Args:
-        paths: Files, folders (their files by name), patterns such as `shots/**/*.jpg`, and lists as `@list.txt`.
+        paths: Files, folders (their files by name; a warning names those of subfolders, which are left out), patterns
+            such as `shots/**/*.jpg`, and lists as `@list.txt`.
         suffixes: The suffixes taken from folders; None for images and videos.
 
     Raises:
@@ -35,8 +39,12 @@ def find_files(
     for path in map(Path, paths):
         if is_folder(path):
             matching = sorted(file for file in path.iterdir() if file.suffix.lower() in taken)
+            below = _in_subfolder(path, taken)
+            ways = f"; name those of its subfolders by a pattern: '{path}/**/*{below.suffix}'" if below else ""
             if not matching:
-                raise DataError(f"{path}: no {what} in this folder")
+                raise DataError(f"{path}: no {what} in this folder{ways}")
+            if below:
+                _LOG.warning("%s: only what is in the folder itself is taken%s", path, ways)
             files += matching
         elif is_file(path):
             files.append(path)
@@ -48,6 +56,16 @@ def find_files(
         else:
             files += _matching(str(path))
     return files
+
+
+def _in_subfolder(folder: Path, suffixes: set[str]) -> Path | None:
+    """Return a file with one of the suffixes in a subfolder that can be read; None if there is none."""
+    for subfolder in filter(is_folder, sorted(folder.iterdir())):
+        with suppress(PermissionError):
+            for file in subfolder.iterdir():
+                if file.suffix.lower() in suffixes:
+                    return file
+    return None
 
 
 def _lines(path: Path) -> list[Path]:
