@@ -129,10 +129,8 @@ def export_command(
     """Export a detector to another runtime, after comparing the two; or write its weights alone."""
     path, target = _named(source, target, model_dir)
     require_checkpoint(path)
-    model = _Source(path, configuration)
+    model = _Source(path, configuration, settings.require_license)
     chosen = _find_format(format, target)
-    if settings.require_license:
-        _require_licenses(model, settings.require_license)
     if verify is None and chosen in _WEIGHTS:
         _write_weights(model, target, chosen)
         return
@@ -148,21 +146,22 @@ def export_command(
 
 @dataclass(frozen=True)
 class _Source:
-    """A trained model, and what replaces its own configuration."""
+    """A trained model, what replaces its own configuration, and the licenses that its weights may have; "" for any."""
 
     path: Path
     replacing: ExportConfiguration
+    licenses: str
 
     def restore(self) -> tuple[Detector, TrainEvalPipelineConfig, int]:
-        """Return the detector on the CPU, its configuration and its step."""
-        from boxwright.pipeline.load import load_config, with_overrides
-        from boxwright.weights.restore import restore_detector, stored_config
+        """Return the detector on the CPU, its configuration and its step; an ExportError for another license."""
+        from boxwright.weights.pedigree import require_licenses
+        from boxwright.weights.restore import replacing_config, restore_detector
 
-        path, changes = self.replacing.pipeline_config_path, self.replacing.changes
-        config = load_config(path) if path else None
-        if changes:
-            config = with_overrides(config or stored_config(self.path), changes)
-        return restore_detector(self.path, config=config)
+        config = replacing_config(self.path, self.replacing.pipeline_config_path, self.replacing.changes)
+        detector, config, step = restore_detector(self.path, config=config)
+        if self.licenses:
+            require_licenses(config, [word.strip() for word in self.licenses.split(",")])
+        return detector, config, step
 
 
 def _find_format(name: str | None, target: Path | None) -> Format:
@@ -189,14 +188,6 @@ def _format_of_name(target: Path) -> Format:
     if way := way_to(suffix.removeprefix(".")):
         raise ExportError(f"{target}: {way}")
     raise ExportError(f"{target}: no format is known by this name; expected {endings}, or name it with --format")
-
-
-def _require_licenses(model: _Source, allowed: str) -> None:
-    """Raise an ExportError unless the weights that a model's descend from have one of the licenses."""
-    from boxwright.weights.pedigree import require_licenses
-
-    _, config, _ = model.restore()
-    require_licenses(config, [word.strip() for word in allowed.split(",")])
 
 
 def _repository_settings(

@@ -78,8 +78,8 @@ def _print_groups(listed: list[PublishedWeights], cached: set[str]) -> None:
             ap = "" if weights.ap is None else f"{weights.ap:.1f}{'*' if weights.ap_note else ' '}"
             size = f"{weights.size / 1e6:.1f}" if weights.size is not None else ""
             unopened = weights.holds == "detector" and not weights.opens
-            marks = {"refused": bool(weights.refused), "cached": weights.name in cached, "not yet": unopened}
-            mark = next((mark for mark, applies in marks.items() if applies), "")
+            here = "cached" if weights.name in cached else "not yet" if unopened else ""
+            mark = "refused" if weights.refused else here
             print(f"  {weights.name:{widest}}  {ap:>5}  {size:>6}  {mark}".rstrip())
     print(
         "\nAP: by their authors, on COCO's val2017; *: of what `weights info` says\n"

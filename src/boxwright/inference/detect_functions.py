@@ -345,12 +345,9 @@ class ModelSource:
             raise fixed(self.path)
         # Not at the top, as an exported detector opens without PyTorch.
         from boxwright.data.label_map import load_label_map
-        from boxwright.pipeline.load import load_config, with_overrides
-        from boxwright.weights.restore import stored_config
+        from boxwright.weights.restore import replacing_config
 
-        config = load_config(self.config) if self.config else None
-        if self.changes:
-            config = with_overrides(config or stored_config(self.path), self.changes)
+        config = replacing_config(self.path, self.config, self.changes)
         return config, load_label_map(self.label_map) if self.label_map else None
 
 

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from boxwright.base.errors import DataError
 from boxwright.base.files import cause
 from boxwright.base.limits import DOWNLOAD_BYTES, DOWNLOAD_SECONDS
+from boxwright.base.redirects import CheckedRedirects
 from boxwright.base.text import is_count, visible
 from boxwright.inference.files import IMAGES, VIDEOS
 
@@ -97,25 +98,9 @@ def _fetched(url: str) -> bytes | DataError:
         return _failed(url, error)
 
 
-class _WebRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to other web addresses only (urllib would also follow to ftp)."""
-
-    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
-        try:
-            return super().http_error_302(req, fp, code, msg, headers)
-        except ValueError:  # the address is none, and urllib leaves the reply open
-            fp.close()
-            raise
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        try:
-            _require_web(newurl, f"{req.full_url} leads to {newurl}")
-        except DataError:
-            fp.close()
-            raise
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+def _check_redirect(request: Any, address: str) -> None:
+    """Raise a DataError for a redirect to an address that is not a web's; urllib would also follow to ftp."""
+    _require_web(address, f"{request.full_url} leads to {address}")
 
 
 def _require_web(url: str, what: str) -> None:
@@ -127,14 +112,14 @@ def _opened(url: str, seconds: float) -> Any:
     _require_web(url, url)
     opener = urllib.request.OpenerDirector()  # one without file:// and data:
     for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-        _WebRedirects,
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        CheckedRedirects(_check_redirect),
     ):
-        opener.add_handler(handler())
+        opener.add_handler(handler)
     parts = _split(url)
     user, _, place = parts.netloc.rpartition("@")
     # Some servers answer 403 to urllib's own name.

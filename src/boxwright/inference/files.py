@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -60,9 +61,11 @@ def find_files(
 
 def _in_subfolder(folder: Path, suffixes: set[str]) -> Path | None:
     """Return a file with one of the suffixes in a subfolder that can be read; None if there is none."""
-    for subfolder in filter(is_folder, sorted(folder.iterdir())):
+    with os.scandir(folder) as entries:  # which knows folders without a look at each of a million files
+        subfolders = sorted(entry.path for entry in entries if entry.is_dir())
+    for subfolder in subfolders:
         with suppress(PermissionError):
-            for file in subfolder.iterdir():
+            for file in Path(subfolder).iterdir():
                 if file.suffix.lower() in suffixes:
                     return file
     return None

@@ -140,8 +140,8 @@ class ThreadCounts:
         Args:
             compiled: Whether the network is compiled at its first batch, during which no other thread may call it.
         """
-        # One thread decodes some hundred images a second, which a GPU waits for, as it does for what it is told next:
-        # while one thread waits for its batch, the other prepares and copies the next. A CPU is busy with the network.
+        # One thread decodes some hundred images a second, fewer than a GPU detects in. Of two threads that call the
+        # network, one prepares and copies a batch while the other waits for its own. A CPU is busy with the network.
         return cls(8, 1 if compiled else 2) if device.startswith("cuda") else cls(1, 1)
 
 

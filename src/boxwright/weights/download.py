@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from boxwright.base.errors import CheckpointError, OutputError, first_line
 from boxwright.base.files import cause, file_sha256, is_file, shown, sync_folder
 from boxwright.base.limits import CHECKPOINT_BYTES
+from boxwright.base.redirects import CheckedRedirects
 
 # Bytes done and, where it is known, their number in the end.
 Progress = Callable[[int, int | None], None]
@@ -252,28 +253,17 @@ def _expected_size(reply: Any, done: int, request: _Request) -> int | None:
     return total
 
 
-class _SecureRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to other HTTPS addresses alone; from plain ones of this machine to others of it, too."""
-
-    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
-        try:
-            return super().http_error_302(req, fp, code, msg, headers)
-        except ValueError:  # the address is none, and urllib leaves the reply open
-            fp.close()
-            raise
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        fp.close()  # urllib would read its body, however long it is
-        require_secure(newurl, plain=req.type == "http")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+def _check_redirect(request: Any, address: str) -> None:
+    """Raise unless a redirect leads to HTTPS; from a plain address of this machine to another of it, too."""
+    require_secure(address, plain=request.type == "http")
 
 
 def _opened(web: urllib.request.Request, request: _Request, done: int, validator: str) -> Any:
     """Return a server's reply; raise _CutError if another attempt may get one, UnreachableError otherwise."""
     context = request.connection.context or ssl.create_default_context()
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _SecureRedirects())
+    opener = urllib.request.build_opener(
+        urllib.request.HTTPSHandler(context=context), CheckedRedirects(_check_redirect)
+    )
     try:
         return opener.open(web, timeout=request.connection.timeout)
     except urllib.error.HTTPError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from boxwright.nn.network import is_within
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.data_paths import is_placeholder
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.load import load_config
+from boxwright.pipeline.load import load_config, with_overrides
 from boxwright.pipeline.message import white_level
 from boxwright.pipeline.tensorflow_version import keep_version, tensorflow_version
 from boxwright.runtime.formats import EXPORTS
@@ -205,6 +206,23 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
             return load_config(path / CONFIG)
         newest, content = find_checkpoint(path)
         return read_config(content, newest)
+
+
+def replacing_config(
+    checkpoint: str | Path, config_path: str | Path | None, changes: Sequence[str]
+) -> m.TrainEvalPipelineConfig | None:
+    """Return the configuration that replaces a checkpoint's own: a file's, or its own changed; None for neither.
+
+    Args:
+        checkpoint: As for `restore_detector`.
+        config_path: The file, or `preset:NAME`.
+        changes: Overrides, such as `model.ssd.num_classes=3`.
+
+    Returns:
+        The configuration.
+    """
+    config = load_config(config_path) if config_path else None
+    return with_overrides(config or stored_config(checkpoint), changes) if changes else config
 
 
 def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:
