@@ -1,4 +1,4 @@
-"""A stand-in for Hugging Face's hub: as much of its protocol as its own client needs to publish and to fetch a model."""
+"""A stand-in for Hugging Face's hub: as much of its protocol as publishing needs, by its own client, and fetching."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = self.path.partition("?")[0].strip("/").split("/")
         api = parts[:2] == ["api", "models"]
         repository = "/".join(parts[2:4] if api else parts[:2])
-        what, revision = [*parts, "revision", "main"][4:6] if api else parts[2:4]
+        revision = ([*parts, "revision", "main"][5]) if api else parts[3]
         if repository not in self.hub.branches:
             self._answer(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
             return
@@ -150,15 +150,13 @@ class _Handler(BaseHTTPRequestHandler):
         if not api:
             data = files["/".join(parts[4:])]
             self._answer(200, data, ETag=f'"{hashlib.sha256(data).hexdigest()}"', X_Repo_Commit=commit)
-        elif what == "tree":
-            self._answer(
-                200,
-                [
-                    {"type": "file", "path": p, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
-                    for p, data in files.items()
-                ],
-            )
         else:
-            self._answer(
-                200, {"id": repository, "sha": commit, "siblings": [{"rfilename": name} for name in files], "tags": []}
-            )
+            siblings = [
+                {"rfilename": path, "size": len(data), **_large_file(path, data)} for path, data in files.items()
+            ]
+            self._answer(200, {"id": repository, "sha": commit, "siblings": siblings, "tags": []})
+
+
+def _large_file(path: str, data: bytes) -> dict[str, Any]:
+    """Return what the hub says, beyond its size, of a file that Git does not keep itself."""
+    return {"lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}} if path.endswith(_LARGE) else {}

@@ -20,7 +20,8 @@ from boxwright.families.d_fine.message import DFine
 from boxwright.families.d_fine.weights import authors_name
 from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.autoconfig.start import init_config
-from boxwright.weights.fetch import Fetching, fetch_published, identify_published
+from boxwright.weights.fetch import fetch_published, identify_published
+from boxwright.weights.fetching import Fetching
 from boxwright.weights.pedigree import describe_origin, require_licenses
 from boxwright.weights.published import find_published, published_weights
 from tests.weights.file_server import FileServer, file_server, ranges

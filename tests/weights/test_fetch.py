@@ -25,7 +25,8 @@ from rich.console import Console
 import boxwright as bw
 from boxwright.weights import fetch as module
 from boxwright.weights.download import Connection
-from boxwright.weights.fetch import Fetching, cached_published, fetch_published, identify_published
+from boxwright.weights.fetch import cached_published, fetch_published, identify_published
+from boxwright.weights.fetching import Fetching
 from boxwright.weights.published import PublishedWeights, published_weights
 from tests.weights.file_server import FileServer, Reply, file_server, ranges
 
@@ -550,8 +551,8 @@ def test_what_again_accepts_of_the_hub(hub: Path, monkeypatch: pytest.MonkeyPatc
     """Another digest than the one recorded, but not another than the one stated; and the client downloads anew."""
     asked: list[bool] = []
 
-    def fetch_model(address: object, *, again: bool) -> Path:
-        asked.append(again)
+    def fetch_model(address: object, fetching: Fetching) -> Path:
+        asked.append(fetching.again)
         return hub
 
     monkeypatch.setattr(module, "fetch_model", fetch_model)

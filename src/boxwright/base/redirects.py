@@ -5,10 +5,14 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 
 class CheckedRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects; each reply is closed unread, as urllib would read its body, however long it is."""
+    """Follows redirects; each reply is closed unread, as urllib would read its body, however long it is.
+
+    A request's `Authorization`, if it was added by `add_unredirected_header`, goes on to the same server alone.
+    """
 
     def __init__(self, check: Callable[[Any, str], None]) -> None:
         """Follow redirects unless a check raises.
@@ -32,4 +36,9 @@ class CheckedRedirects(urllib.request.HTTPRedirectHandler):
         """Return the request of the address that a redirect leads to."""
         fp.close()
         self._check(req, newurl)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        secret = req.unredirected_hdrs.get("Authorization")
+        # Not by `host`, which is the proxy's where there is one.
+        if following is not None and secret and urlsplit(newurl)[:2] == urlsplit(req.full_url)[:2]:
+            following.add_unredirected_header("Authorization", secret)
+        return following

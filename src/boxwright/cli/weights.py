@@ -169,7 +169,8 @@ def fetch_command(
     quiet: QuietOption = False,
 ) -> None:
     """Fetch published weights into the cache, for a machine without a connection or a first run without waiting."""
-    from boxwright.weights.fetch import Fetching, fetch_published
+    from boxwright.weights.fetch import fetch_published
+    from boxwright.weights.fetching import Fetching
 
     path = fetch_published(_named(name), Fetching(cache, again=again, console=console if quiet else None))
     console.print(f"{name}: {path}")
@@ -180,7 +181,8 @@ def fetch_command(
 def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights, wherever it came from.")]) -> None:
     """Say which published weights a file is, by its SHA-256; exit with 1 if it is none of them or cannot be checked."""
     from boxwright.weights.digest_records import compute_record
-    from boxwright.weights.fetch import identify_published, weights_cache
+    from boxwright.weights.fetch import identify_published
+    from boxwright.weights.fetching import weights_cache
     from boxwright.weights.published import published_weights
 
     if not is_file(file):
@@ -209,7 +211,8 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights,
 @with_settings
 def where_command(*, as_json: JsonOption = False, cache: Cache = None) -> None:
     """Print the cache's folder and the files in it."""
-    from boxwright.weights.fetch import cached_published, weights_cache
+    from boxwright.weights.fetch import cached_published
+    from boxwright.weights.fetching import weights_cache
     from boxwright.weights.published import published_weights
 
     folder = cache or weights_cache()

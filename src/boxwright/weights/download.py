@@ -1,6 +1,7 @@
 """Downloading a file over HTTPS: whole or not at all, resumed after a cut, within bounds of size and time.
 
-The hub's own client resumes and caches what is on the hub; `pooch`, the usual one elsewhere, starts again after a cut.
+`pooch`, the usual library for this, starts again after a cut; the hub's client writes where names from
+the server lead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from email.message import Message
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -35,6 +37,8 @@ Verify = Callable[[Path, str], None]
 _CHUNK = 1 << 18
 # An attempt that brings fewer bytes counts as one without progress, as a server could otherwise go on for days.
 _LEAST_PROGRESS = 1 << 16
+# Of an answer that is no file: a hub's list of a repository with tens of thousands of files.
+_MOST_ANSWER, _MOST_ANSWER_SECONDS = 1 << 24, 120.0
 _PAUSES = (1.0, 3.0, 9.0, 27.0)
 _OK, _PARTIAL, _UNSATISFIABLE, _TOO_MANY, _SERVER = 200, 206, 416, 429, 500
 _REDIRECTS = range(300, 400)
@@ -43,7 +47,18 @@ _CONTENT_RANGE = re.compile(r"bytes (?:(?P<start>\d+)-\d+|\*)/(?P<total>\d+|\*)"
 
 
 class UnreachableError(CheckpointError):
-    """Nothing answers at an address, or it does not give the file; the message is the reason alone."""
+    """Nothing answers at an address, or it does not give the file; the message is the reason alone.
+
+    Attributes:
+        status: Of the server's answer; 0 if there is none, or if it may be another one later.
+        headers: Of that answer.
+    """
+
+    def __init__(self, reason: str, status: int = 0, headers: Message | None = None) -> None:
+        """State the reason, and what the server answered."""
+        super().__init__(reason)
+        self.status = status
+        self.headers = headers or Message()
 
 
 class _CutError(Exception):
@@ -67,12 +82,14 @@ class Connection:
         context: Which certificates are trusted; None for the platform's, and those that SSL_CERT_FILE names.
         pauses: Seconds before each further attempt without progress.
         sleep: Waits.
+        authorization: What is sent to the server of the address, and to no other that it redirects to; may be empty.
     """
 
     timeout: float = 60.0
     context: ssl.SSLContext | None = None
     pauses: tuple[float, ...] = _PAUSES
     sleep: Callable[[float], None] = time.sleep
+    authorization: str = field(default="", repr=False)
 
 
 class _Request(NamedTuple):
@@ -131,6 +148,42 @@ def download(
     return digest
 
 
+def read_answer(address: str, connection: Connection) -> bytes:
+    """Return what a server answers, of at most `_MOST_ANSWER` bytes.
+
+    Raises:
+        UnreachableError: If it cannot be reached, or answers with an error.
+        CheckpointError: If the answer is too long, or takes too long.
+    """
+    require_secure(address)
+    pauses, deadline = iter(connection.pauses), time.monotonic() + _MOST_ANSWER_SECONDS
+    while True:
+        try:
+            with _opened(address, {}, connection) as reply:
+                return _read_answer(reply, deadline)
+        except _CutError as cut:
+            pause = None if isinstance(cut, _NoConnectionError) else next(pauses, None)
+            if pause is None:
+                raise UnreachableError(str(cut)) from None
+            connection.sleep(pause)
+
+
+def _read_answer(reply: Any, deadline: float) -> bytes:
+    answer = b""
+    try:
+        while chunk := reply.read1(_CHUNK):
+            answer += chunk
+            if len(answer) > _MOST_ANSWER or time.monotonic() > deadline:
+                raise CheckpointError(
+                    f"the server's answer is longer than {_MOST_ANSWER:,} bytes or {_MOST_ANSWER_SECONDS:.0f} seconds"
+                )
+    except (OSError, http.client.HTTPException) as error:
+        raise _CutError(f"the connection was cut ({_reason(error)})") from None
+    if reply.length:
+        raise _CutError("the connection was cut")
+    return answer
+
+
 def partial_path(target: Path) -> Path:
     """Return where the bytes of a file are until it is complete."""
     return target.with_name(f"{target.name}.partial")
@@ -185,10 +238,14 @@ def _receive(request: _Request) -> None:
     done, validator = _length(partial), _read_validator(partial)
     if not validator or (request.size is not None and done > request.size):
         done = 0
-    headers = {"User-Agent": f"boxwright/{version('boxwright')}", "Accept-Encoding": "identity"}
-    if done:
-        headers |= {"Range": f"bytes={done}-", "If-Range": validator}
-    with _opened(urllib.request.Request(request.address, headers=headers), request, done, validator) as reply:
+    headers = {"Range": f"bytes={done}-", "If-Range": validator} if done else {}
+    try:
+        opened = _opened(request.address, headers, request.connection)
+    except UnreachableError as error:
+        if error.status == _UNSATISFIABLE and done:
+            _refuse_range(error, partial, done, validator)
+        raise
+    with opened as reply:
         done = _first_byte(reply, done, validator, partial)
         total = _expected_size(reply, done, request)
         # The longer partial file of another version is overwritten, and so makes room.
@@ -258,26 +315,30 @@ def _check_redirect(request: Any, address: str) -> None:
     require_secure(address, plain=request.type == "http")
 
 
-def _opened(web: urllib.request.Request, request: _Request, done: int, validator: str) -> Any:
+def _opened(address: str, headers: dict[str, str], connection: Connection) -> Any:
     """Return a server's reply; raise _CutError if another attempt may get one, UnreachableError otherwise."""
-    context = request.connection.context or ssl.create_default_context()
+    web = urllib.request.Request(address, headers=headers)
+    web.add_header("User-Agent", f"boxwright/{version('boxwright')}")
+    web.add_header("Accept-Encoding", "identity")
+    if connection.authorization:
+        web.add_unredirected_header("Authorization", connection.authorization)
+    context = connection.context or ssl.create_default_context()
     opener = urllib.request.build_opener(
         urllib.request.HTTPSHandler(context=context), CheckedRedirects(_check_redirect)
     )
     try:
-        return opener.open(web, timeout=request.connection.timeout)
+        return opener.open(web, timeout=connection.timeout)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == _UNSATISFIABLE and done:
-            _refuse_range(error, request.partial, done, validator)
+        reason = f"the server answers {_status(error.code)}"
         if error.code >= _SERVER or error.code == _TOO_MANY:
-            raise _CutError(f"the server answers {_status(error.code)}") from None
-        raise UnreachableError(f"the server answers {_status(error.code)}") from None
+            raise _CutError(reason) from None
+        raise UnreachableError(reason, error.code, error.headers) from None
     except urllib.error.URLError as error:
-        reason = error.reason if isinstance(error.reason, Exception) else error
-        if isinstance(reason, ConnectionResetError):
-            raise _CutError(f"no answer ({_reason(reason)})") from None
-        raise _NoConnectionError(_reason(reason)) from None
+        reached = error.reason if isinstance(error.reason, Exception) else error
+        if isinstance(reached, ConnectionResetError):
+            raise _CutError(f"no answer ({_reason(reached)})") from None
+        raise _NoConnectionError(_reason(reached)) from None
     except (ValueError, http.client.InvalidURL) as error:  # a host's name that is none
         raise UnreachableError(_reason(error)) from None
     except (OSError, http.client.HTTPException) as error:

@@ -2,26 +2,17 @@
 
 Three variables: BOXWRIGHT_WEIGHTS is the cache's folder, BOXWRIGHT_WEIGHTS_MIRROR the address of a folder that is asked
 in place of the publishers' servers, BOXWRIGHT_OFFLINE=1 forbids any connection. What is on Hugging Face's hub is
-fetched by its own client into its own cache.
+fetched into the hub's own cache.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.progress import Progress as Bar
-
 from boxwright.base.errors import CheckpointError, OutputError
 from boxwright.base.files import (
-    cache_folder,
     cause,
     diagnose_wrong_file,
     is_file,
@@ -31,52 +22,18 @@ from boxwright.base.files import (
     waiting_lock,
 )
 from boxwright.weights.digest_records import DigestRecord, compute_record, read_records, write_record
-from boxwright.weights.download import Connection, Progress, UnreachableError, discard_partial, download, require_secure
-from boxwright.weights.hub import OFFLINE, PREFIX, HubAddress, fetch_model, hub_cache, is_offline
+from boxwright.weights.download import UnreachableError, discard_partial, download, require_secure
+from boxwright.weights.fetching import OFFLINE, Fetching, is_offline, weights_cache
+from boxwright.weights.hub import PREFIX, HubAddress, cached_file, fetch_model, hub_cache, hub_endpoint, hub_is_offline
 from boxwright.weights.published import PublishedWeights, find_published, published_weights
 
-_FOLDER, _MIRROR = "BOXWRIGHT_WEIGHTS", "BOXWRIGHT_WEIGHTS_MIRROR"
+_MIRROR = "BOXWRIGHT_WEIGHTS_MIRROR"
 # How files begin, by the ends of their names.
 _BEGINNINGS: dict[str, tuple[bytes, ...]] = {
     ".pth": (b"PK\x03\x04", b"\x80"),
     ".pt": (b"PK\x03\x04", b"\x80"),
     ".gz": (b"\x1f\x8b",),
 }
-
-
-def weights_cache() -> Path:
-    """Return the folder of fetched weights, which may not exist yet."""
-    return Path(os.environ.get(_FOLDER) or cache_folder() / "weights")
-
-
-@dataclass(frozen=True)
-class Fetching:
-    """How weights are fetched.
-
-    Attributes:
-        cache: The folder; None for `weights_cache()`.
-        connection: How servers are reached.
-        again: Whether to fetch a file that is there, and accept another digest than the one recorded.
-        console: Where the first fetch's line and progress go.
-    """
-
-    cache: Path | None = None
-    connection: Connection | None = None
-    again: bool = False
-    console: Console | None = None
-
-    @property
-    def folder(self) -> Path:
-        """The cache's folder, which may not exist yet."""
-        return self.cache or weights_cache()
-
-    def say(self, line: str) -> None:
-        """Print a line."""
-        self.output().print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def output(self) -> Console:
-        """Return where lines and progress go: standard error, unless `console` says otherwise."""
-        return self.console or Console(stderr=True)
 
 
 def fetch_published(weights: PublishedWeights, fetching: Fetching | None = None) -> Path:
@@ -121,7 +78,7 @@ def cached_published(weights: PublishedWeights, cache: Path | None = None) -> Pa
     path = (cache or weights_cache()) / weights.file
     if is_file(path):
         return path
-    return _in_hub_cache(weights) if _is_on_hub(weights) else None
+    return cached_file(*_hub_file(weights)) if _is_on_hub(weights) else None
 
 
 def identify_published(path: Path) -> tuple[PublishedWeights | None, str]:
@@ -253,7 +210,7 @@ def _download(weights: PublishedWeights, target: Path, fetching: Fetching) -> No
     try:
         require_secure(address)
         fetching.say(announcement(weights, target, address))
-        with _bar(fetching.output(), weights.file) as progress:
+        with fetching.bar(weights.file) as progress:
             digest = download(address, target, weights.size, progress, fetching.connection, verify)
     except UnreachableError as error:
         at = f" from {mirror}" if mirror else ""
@@ -291,14 +248,12 @@ def _is_on_hub(weights: PublishedWeights) -> bool:
 
 
 def _from_hub(weights: PublishedWeights, target: Path, fetching: Fetching) -> Path:
-    """Return a file in the hub's cache, fetched by the hub's client together with what lies beside it."""
-    from huggingface_hub import constants
-
+    """Return a file in the hub's cache, fetched together with what lies beside it."""
     address, name = _hub_file(weights)
-    if not constants.HF_HUB_OFFLINE:
-        fetching.say(announcement(weights, hub_cache() / name, constants.ENDPOINT))
+    if not hub_is_offline():
+        fetching.say(announcement(weights, hub_cache() / name, hub_endpoint()))
     try:
-        path = fetch_model(address, again=fetching.again) / name
+        path = fetch_model(address, fetching) / name
     except CheckpointError as error:
         raise CheckpointError(_by_hand(weights, target, str(error))) from None
     _check(weights, path, fetching)
@@ -310,14 +265,6 @@ def _hub_file(weights: PublishedWeights) -> tuple[HubAddress, str]:
     repository, _, name = weights.address.removeprefix(PREFIX).rpartition("/")
     repository, _, revision = repository.partition("@")
     return HubAddress(repository, revision or None), name
-
-
-def _in_hub_cache(weights: PublishedWeights) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    address, name = _hub_file(weights)
-    cached = try_to_load_from_cache(address.repository, name, revision=address.revision)
-    return Path(cached) if isinstance(cached, str) else None
 
 
 def _web_address(weights: PublishedWeights) -> str:
@@ -344,15 +291,3 @@ def _wrong_file(weights: PublishedWeights, path: Path, suffix: str) -> str:
     if weights.size not in (None, size):
         return f"a file of {size:,} bytes, not of {weights.size:,}"
     return ""
-
-
-@contextmanager
-def _bar(console: Console, name: str) -> Iterator[Progress]:
-    """Show a bar with rate and time left, on a terminal or in a notebook; yield what advances it."""
-    columns = (BarColumn(20), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    # Rich draws a notebook's bar with ipywidgets, and warns without them.
-    shows = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
-    bar = Bar(TextColumn("{task.description}"), *columns, console=console, transient=True, disable=not shows)
-    task = bar.add_task(name, total=None)
-    with bar:
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -30,7 +30,7 @@ from boxwright.types.categories import Categories
 from boxwright.types.detections import DetectFunction
 from boxwright.weights.demo_model import DEMO_MODEL
 from boxwright.weights.exports import open_export
-from boxwright.weights.fetch import weights_cache
+from boxwright.weights.fetching import weights_cache
 from boxwright.weights.find_weights import exists, local_path, unknown
 from boxwright.weights.hub import hub_cache
 
