@@ -85,6 +85,9 @@ lock: install    ## resolve the newest releases of what is installed, and write 
 	$(BIN)/$(LOCK) --output-file release/fuzz.txt --group fuzz
 	$(BIN)/$(LOCK) --output-file release/docs.txt --group docs
 	$(BIN)/$(LOCK) --output-file release/release.txt --group release
+	$(BIN)/$(LOCK) --output-file release/build.txt --group build --constraint release/install.txt
+	$(BIN)/$(LOCK) --output-file release/image.txt --extra onnx --constraint release/install.txt pyproject.toml
+	$(BIN)/$(LOCK) --output-file release/serve.txt --constraint release/install.txt docker/serve.txt
 
 parity: install  ## compare with every recording in the folder BOXWRIGHT_GOLDEN, or with those shipped
 	NVIDIA_TF32_OVERRIDE=0 $(BIN)/python -m pytest tests/parity

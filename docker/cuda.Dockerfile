@@ -8,12 +8,16 @@ ENV SETUPTOOLS_SCM_PRETEND_VERSION=${VERSION} PIP_NO_CACHE_DIR=1
 # Compiles the native extension; the image that runs has no compiler.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+COPY release release
+RUN python -m venv /opt/boxwright \
+ && /opt/boxwright/bin/pip install --require-hashes --no-deps --requirement release/image.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY native native
-COPY release release
 COPY src src
-RUN python -m venv /opt/boxwright \
- && /opt/boxwright/bin/pip install '.[onnx]'
+RUN python -m venv /opt/builders \
+ && /opt/builders/bin/pip install --require-hashes --no-deps --requirement release/build.txt \
+ && /opt/builders/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && /opt/boxwright/bin/pip install --no-deps /wheels/*.whl
 
 FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 RUN useradd --create-home --uid 1000 boxwright

@@ -7,12 +7,15 @@ WORKDIR /source
 # The version is the tag's, which this image does not see: --build-arg VERSION=0.1.0.
 ARG VERSION=0.1.0.dev0
 ENV SETUPTOOLS_SCM_PRETEND_VERSION=${VERSION} PIP_NO_CACHE_DIR=1
-COPY docker/serve.txt ./
-RUN python -m venv /opt/boxwright && /opt/boxwright/bin/pip install --requirement serve.txt
-COPY pyproject.toml README.md LICENSE ./
 COPY release release
+RUN python -m venv /opt/boxwright \
+ && /opt/boxwright/bin/pip install --require-hashes --no-deps --requirement release/serve.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN /opt/boxwright/bin/pip install --no-deps .
+RUN python -m venv /opt/builders \
+ && /opt/builders/bin/pip install --require-hashes --no-deps --requirement release/build.txt \
+ && /opt/builders/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && /opt/boxwright/bin/pip install --no-deps /wheels/*.whl
 
 FROM python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 RUN useradd --create-home --uid 1000 boxwright

@@ -280,7 +280,8 @@ def page(address: str) -> int:
 def serving() -> str:
     """Serve a file with what the image for serving installs, which has no PyTorch."""
     with tempfile.TemporaryDirectory() as name:
-        interpreter = environment(Path(name) / "env", sys.executable, "-r", ROOT / "docker" / "serve.txt")
+        hashed = ("--require-hashes", "--no-deps", "-r", ROOT / "release" / "serve.txt")
+        interpreter = environment(Path(name) / "env", sys.executable, *hashed)
         there = {"VIRTUAL_ENV": str(Path(name) / "env")}
         run(TOOLS / "uv", "pip", "install", "--quiet", "--no-deps", the("*.whl"), cwd=Path(name), **there)
         file = ROOT / "tests" / "kept" / "detector.onnx"
