@@ -37,6 +37,8 @@ class OperationRecorder(TorchDispatchMode):
     """Writes down the operations of fake tensors, and answers what only data could.
 
     Attributes:
+        device: The type of the GPU, such as "cuda".
+        operators: What the GPU was asked for, with its overload, as "aten::add.Tensor".
         kernels: Operations on the GPU that are more than views: name to number.
         waits: What makes the program wait for the GPU: (place in the package, operation) to number.
         dtypes: (operation, variant, type) that a GPU was asked for.
@@ -45,9 +47,10 @@ class OperationRecorder(TorchDispatchMode):
             them tensor by tensor.
     """
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+    def __init__(self, mode: FakeTensorMode, device: str = "cuda") -> None:
         super().__init__()
-        self.mode = mode
+        self.mode, self.device = mode, device
+        self.operators: set[str] = set()
         self.kernels: Counter[str] = Counter()
         self.waits: Counter[tuple[str, str]] = Counter()
         self.dtypes: set[tuple[str, str, torch.dtype]] = set()
@@ -58,7 +61,7 @@ class OperationRecorder(TorchDispatchMode):
     def clear(self) -> None:
         """Forget what was written down."""
         self.copied_bytes = 0
-        for record in (self.kernels, self.waits, self.dtypes, self.mixed_lists):
+        for record in (self.operators, self.kernels, self.waits, self.dtypes, self.mixed_lists):
             record.clear()
 
     def wait(self, operation: str) -> None:
@@ -72,7 +75,7 @@ class OperationRecorder(TorchDispatchMode):
         name = func._schema.name.split("::")[1]
         if func.namespace == "boxwright":
             with self:  # what it does is written down, too; PyTorch would ask it for shapes alone
-                return _body(func)(*args, **kwargs)
+                return _body(func, self.device)(*args, **kwargs)
         if func.namespace == "prim":
             return func(*args, **kwargs)
         if name != "item" and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
@@ -84,9 +87,9 @@ class OperationRecorder(TorchDispatchMode):
             return pinned
         if name in _COPIES:
             self._copy(name, devices, tensors, kwargs)
-        elif devices == {"cuda", "cpu"}:
+        elif devices == {self.device, "cpu"}:
             raise MixedDevicesError(f"{name} at {_place()}: {[(one.device.type, list(one.shape)) for one in tensors]}")
-        if "cuda" in devices or str(kwargs.get("device", "")).startswith("cuda"):
+        if self.device in devices or str(kwargs.get("device", "")).startswith(self.device):
             self._computed(func, name, args, kwargs)
             self._differentiated(name, tensors)
             answer = self._answer(func, name, args, tensors)
@@ -108,13 +111,14 @@ class OperationRecorder(TorchDispatchMode):
         if name in _NO_KERNEL or (given and not any(one.numel() for one in given)):
             return
         self.kernels[name] += 1
+        self.operators.add(func.name())
         if name.startswith("_foreach") and _mixed([one for one in args if isinstance(one, list | tuple)]):
             self.mixed_lists[_place(), name] += 1
         values = [one for one in tree_leaves(args) if isinstance(one, Tensor)]
         if name in ("where", "masked_fill", "masked_fill_"):
             values = [one for one in values if one.dtype != torch.bool] or values
-        if not values:
-            dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        if not values or name == "_to_copy":
+            dtype = kwargs.get("dtype") or (values[0].dtype if values else torch.get_default_dtype())
         elif torch.Tag.pointwise in func.tags:
             dtype = values[0].dtype
             for one in values[1:]:
@@ -133,15 +137,17 @@ class OperationRecorder(TorchDispatchMode):
             if into is not None or len(tensors) == 1
             else {one.device.type for one in tensors[1:]}
         )
-        if sources | {target} != {"cpu", "cuda"}:
+        if sources | {target} != {"cpu", self.device}:
             return
         if target == "cpu":
-            self.copied_bytes += sum(one.numel() * one.element_size() for one in tensors if one.device.type == "cuda")
+            self.copied_bytes += sum(
+                one.numel() * one.element_size() for one in tensors if one.device.type == self.device
+            )
         if target == "cpu" and kwargs.get("non_blocking"):
             return  # into pinned memory, and whoever reads it waits for an event
-        if target == "cuda" and kwargs.get("non_blocking") and any(one is tensors[0] for one in self._pinned):
+        if target == self.device and kwargs.get("non_blocking") and any(one is tensors[0] for one in self._pinned):
             return
-        self.wait("copy from the CPU" if target == "cuda" else "copy to the CPU")
+        self.wait("copy from the CPU" if target == self.device else "copy to the CPU")
 
     def _answer(self, func: Any, name: str, args: Any, tensors: list[Tensor]) -> Any:
         """Return what data would have said, as if everything were true and chosen; None where data say nothing."""
@@ -208,12 +214,12 @@ def _without_masks(indices: Any) -> list[Tensor | None]:
     return found
 
 
-def _body(func: Any) -> Any:
-    """Return the Python function behind an operator of ours."""
+def _body(func: Any, device: str) -> Any:
+    """Return the Python function behind an operator of ours on a device."""
     from torch._library.custom_ops import OPDEFS
 
     operator = OPDEFS[func._schema.name]
-    return operator._backend_fns.get("cuda", operator._init_fn)
+    return operator._backend_fns.get(device, operator._init_fn)
 
 
 def _place() -> str:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOG = logging.getLogger("boxwright")
-# PyTorch supports others, on which Boxwright is untested.
-_DEVICES = ("cpu", "cuda")
+# PyTorch supports others, on which Boxwright is untested; on Apple's GPUs it is proven as far as other machines can.
+_DEVICES = ("cpu", "cuda", "mps")
 # Only PyTorch's GPU allocator raises OutOfMemoryError. The driver ("CUDA error: out of memory"), cuBLAS, cuDNN (which
 # finds no algorithm if its workspace does not fit) and the CPU's allocators raise plain RuntimeError.
 _OUT_OF_MEMORY = (
@@ -37,8 +37,8 @@ def usable_device(device: AnyDevice) -> torch.device:
     """Return a device, after testing it.
 
     Args:
-        device: "cpu", "cuda", a GPU by number such as "cuda:1" or 1, "auto" for a GPU if there is one, or a
-            torch.device.
+        device: "cpu", "cuda", a GPU by number such as "cuda:1" or 1, "mps" for Apple's, "auto" for one of NVIDIA's if
+            there is one, or a torch.device.
 
     Returns:
         The device; a GPU always with its number.
@@ -54,13 +54,15 @@ def usable_device(device: AnyDevice) -> torch.device:
     except (RuntimeError, TypeError) as error:
         raise _unusable(name, error) from None
     if device.type not in _DEVICES:
-        raise ConfigError(f"device {name!r} is not supported: expected cpu, cuda, a GPU such as cuda:1, or auto")
+        raise ConfigError(f"device {name!r} is not supported: expected cpu, cuda, a GPU such as cuda:1, mps, or auto")
     try:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ValueError) as error:
         raise _unusable(name, error) from None
+    if device.type == "mps":
+        _LOG.warning("device mps: Boxwright was never run on one of Apple's GPUs; compare with --device cpu")
     return device
 
 
@@ -130,6 +132,8 @@ def free_cached_memory() -> None:
     """Return PyTorch's cached GPU memory to the system, if there is a GPU."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
 
 
 def in_halves(compute: Callable[[int, int], T], count: int, most: int | None = None) -> Iterator[tuple[int, T]]:
@@ -172,6 +176,11 @@ def constants(numbers: Sequence[float], device: torch.device, dtype: torch.dtype
     `torch.tensor` would copy from the CPU, and the copy waits for all work queued before.
     """
     return torch.stack([torch.full((), number, dtype=dtype, device=device) for number in numbers])
+
+
+def in_float64(tensor: Tensor) -> Tensor:
+    """Return a tensor in float64: on its device, or on the CPU where that is one of Apple's, which lack the type."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
 def is_plain(tensor: Tensor) -> bool:

@@ -33,7 +33,7 @@ class DoctorSettings:
     steps: bool = setting(True, "Try training steps, for memory and speed.")
     workers: int = setting(1, "Processes that prepare samples.", least=0)
     labels_are: str = setting("", LABELS_ARE)
-    device: str = setting("auto", "Device of those steps: cpu, cuda, cuda:1, or auto for a GPU if available.")
+    device: str = setting("auto", "Device of those steps: cpu, cuda, cuda:1, mps, or auto for cuda if available.")
 
     def __post_init__(self) -> None:
         name_device(self)

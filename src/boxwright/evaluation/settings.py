@@ -24,7 +24,7 @@ class EvaluationSettings:
     )
     device: str = setting(
         "auto",
-        "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available; a runtime may have others, such as tensorrt.",
+        "cpu, cuda, one GPU as cuda:1, mps, or auto for cuda if available; runtimes have others, such as tensorrt.",
     )
     runtime: str = setting(
         "auto",

@@ -38,7 +38,7 @@ class PredictionSettings:
     multi_scale: str = setting("", "Detect at many scales and in mirror images, and vote; such as refinedet320-voc.")
     device: str = setting(
         "auto",
-        "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available; a runtime may have others, such as tensorrt.",
+        "cpu, cuda, one GPU as cuda:1, mps, or auto for cuda if available; runtimes have others, such as tensorrt.",
     )
     tf32: bool = setting(False, "On a GPU, round float32 matrix products to TF32 too, as convolutions are by default.")
     runtime: str = setting(
@@ -140,7 +140,7 @@ class ContextSettings:
     workers: int = setting(
         0, "How many run at a time; 0 for one per GPU, or per two cores, or all of a Ray cluster.", least=0
     )
-    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available.")
+    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, mps, or auto for cuda if available.")
 
     def __post_init__(self) -> None:
         name_device(self)

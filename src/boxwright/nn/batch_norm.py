@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.nn.modules import _functions as functions
 
+from boxwright.base.device import in_float64
 from boxwright.base.errors import ConfigError
 
 
@@ -72,10 +73,10 @@ def gain_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     """Return the factor and the summand of normalization with stored statistics, float64 [C] each."""
     if norm.running_mean is None or norm.running_var is None:
         raise TypeError("normalization without stored statistics has no fixed factor")
-    gain = torch.rsqrt(norm.running_var.double() + norm.eps)
-    shift = -norm.running_mean.double() * gain
+    gain = torch.rsqrt(in_float64(norm.running_var) + norm.eps)
+    shift = -in_float64(norm.running_mean) * gain
     if norm.affine:
-        gain, shift = gain * norm.weight.double(), shift * norm.weight.double() + norm.bias.double()
+        gain, shift = gain * in_float64(norm.weight), shift * in_float64(norm.weight) + in_float64(norm.bias)
     return gain, shift
 
 

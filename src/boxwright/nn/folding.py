@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from boxwright.base.device import in_float64
 from boxwright.base.errors import ConfigError
 from boxwright.nn.batch_norm import gain_and_shift
 
@@ -176,13 +177,13 @@ def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     """Return a convolution combined with its normalization, computed in float64."""
     gain, shift = gain_and_shift(norm)
     if conv.bias is not None:
-        shift = shift + conv.bias.double() * gain
-    kernel = (conv.weight.double() * gain[:, None, None, None]).float()
+        shift = shift + in_float64(conv.bias) * gain
+    kernel = (in_float64(conv.weight) * gain[:, None, None, None]).to(conv.weight)
     layout = conv.weight.is_contiguous(memory_format=torch.channels_last)
     made = copy.copy(conv)
     made._parameters = {}  # not shared with the original
     made.weight = nn.Parameter(
         kernel.contiguous(memory_format=torch.channels_last if layout else torch.contiguous_format), False
     )
-    made.bias = nn.Parameter(shift.float(), False)
+    made.bias = nn.Parameter(shift.to(conv.weight), False)
     return made

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from boxwright.base.device import in_float64
+
 if TYPE_CHECKING:
     from boxwright.nn.network import Network
 
@@ -144,8 +146,8 @@ def without_initial(tensors: Mapping[str, Tensor], shares: Mapping[str, float]) 
         mean, variance = f"{layer}.{_MEAN}", f"{layer}.{_VARIANCE}"
         if layer not in impossible and share <= _MOST and mean in tensors and variance in tensors:
             # In float64: of a variance of 6e-4 beside a share of 0.9, float32 would keep three digits.
-            changed[mean] = (tensors[mean].double() / (1 - share)).to(tensors[mean])
-            rest = (tensors[variance].double() - share).clamp(min=0)
+            changed[mean] = (in_float64(tensors[mean]) / (1 - share)).to(tensors[mean])
+            rest = (in_float64(tensors[variance]) - share).clamp(min=0)
             changed[variance] = (rest / (1 - share)).to(tensors[variance])
     return changed
 

@@ -113,7 +113,7 @@ class RunSettings:
         False, "On a GPU, round float32 matrix products to TF32 too, as convolutions are by default.", _SPEED
     )
     profile: bool = setting(False, "Profile ten steps: print where the time goes, write a trace, stop.", _SPEED)
-    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available.", _SPEED)
+    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, mps, or auto for cuda if available.", _SPEED)
     data_timeout: float = setting(
         600.0, "Seconds without a batch after which workers count as stuck: the run saves and stops.", _SAFETY, 1
     )

@@ -154,8 +154,8 @@ def _update(network: nn.Module) -> Callable[[Callable[[], Tensor]], None]:
         torch.autograd.backward(loss())
         optimizer.step()
         # A step only queues its kernels; its time ends when they have run.
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
 
     return update
 

@@ -14,7 +14,7 @@ _PRECISIONS = ("float32", "bfloat16")
 class BenchmarkSettings:
     """How contenders are measured; `boxwright benchmark` has an option for each."""
 
-    device: str = setting("auto", "Device of PyTorch models: cpu, cuda, cuda:1, or auto for a GPU if available.")
+    device: str = setting("auto", "Device of PyTorch models: cpu, cuda, cuda:1, mps, or auto for cuda if available.")
     tf32: bool = setting(False, "On a GPU, round float32 matrix products to TF32 too, as convolutions are by default.")
     threads: int = setting(0, "Threads of every backend; 0 for its own choice.", least=0)
     rounds: int = setting(15, "Rounds, with one call of each model.", least=3)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from boxwright.base.device import in_float64
 from boxwright.nn.criteria.target_assigner import UNMATCHED
 from boxwright.nn.suppression.image_by_image import suppress_images
 
@@ -107,7 +108,8 @@ def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_outp
     from torchvision.ops import nms  # its import takes a second
 
     kept = torch.ones(scores.shape, dtype=torch.bool, device=scores.device)
-    compared = _near_duplicates(boxes, iou_threshold) if iou_threshold >= _NEARLY else kept.clone()
+    nearly = iou_threshold >= _NEARLY
+    compared = _near_duplicates(in_float64(boxes), iou_threshold).to(kept) if nearly else kept.clone()
     for image_kept, image_compared, image_boxes, image_scores in zip(kept, compared, boxes, scores, strict=True):
         rows = image_compared.nonzero().squeeze(1)
         image_kept[rows] = False
@@ -141,13 +143,13 @@ def suppress_best(boxes: Tensor, scores: Tensor, iou_threshold: float, max_outpu
 
 
 def _near_duplicates(boxes: Tensor, iou_threshold: float) -> Tensor:
-    """Return bool [B, A]: boxes [B, A, 4] that may overlap another of their image by more than a threshold near 1.
+    """Return bool [B, A]: boxes float64 [B, A, 4] that may overlap another of their image by a threshold near 1.
 
     The intersection of two such boxes exceeds that fraction of each width and height, so their corners differ by less
     than (1 - t) / t of either's sides. Sorted along an oblique line, each box is compared with its successors within
     that range.
     """
-    flat = boxes.flatten(0, 1).double()
+    flat = boxes.flatten(0, 1)
     sides = flat[:, 2:] - flat[:, :2]
     image = torch.arange(len(flat), device=flat.device) // max(boxes.shape[1], 1)
     usable = flat.isfinite().all(1) & (sides > 0).all(1)

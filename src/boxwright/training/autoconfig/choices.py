@@ -44,7 +44,7 @@ class InitSettings:
         "Weights to start from: a checkpoint, archive, .pth, .safetensors, hf://USER/NAME or a name of boxwright "
         "weights list; coco or imagenet for what is published for the preset; none for fresh ones.",
     )
-    device: str = setting("auto", "Device to train on: cpu, cuda, one GPU as cuda:1, or auto.")
+    device: str = setting("auto", "Device to train on: cpu, cuda, one GPU as cuda:1, mps, or auto.")
     most_lost: float = setting(MOST_LOST, LOST[0].upper() + LOST[1:], least=0)
     reading: ReadSettings = field(default_factory=ReadSettings)
     steps: bool = setting(True, "Try training steps, to find a batch size that fits in memory.")
