@@ -15,7 +15,7 @@ import pytest
 
 from boxwright.base import remote
 from boxwright.base.errors import DataError
-from boxwright.data import tfrecord
+from boxwright.data import shard_files, tfrecord
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.coco import CocoDataset
@@ -234,13 +234,13 @@ def test_a_web_server_is_asked_for_each_picture_once(bucket: Bucket, monkeypatch
 def test_a_packed_file_is_unpacked_once_by_all_that_open_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
     unpacked: list[str] = []
-    unpack = tfrecord._unpack_into
+    unpack = shard_files._unpack_into
 
     def counted(*arguments: object) -> None:
         unpacked.append("")
         unpack(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tfrecord, "_unpack_into", counted)
+    monkeypatch.setattr(shard_files, "_unpack_into", counted)
     lengths: list[int] = []
     threads = [
         threading.Thread(target=lambda: lengths.append(len(TFRecordFile(RECORDS / "shapes.gz.record"))))

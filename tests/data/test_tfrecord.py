@@ -18,8 +18,9 @@ import pytest
 from boxwright.base.errors import DataError, OutputError
 from boxwright.data.convert import encode_example
 from boxwright.data.label_map import load_label_map
+from boxwright.data.shard_files import expand_paths
 from boxwright.data.tf_example import RecordFields, decode_example, read_features
-from boxwright.data.tfrecord import TFRecordFile, expand_paths, write_records
+from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.types import Categories, Category
 from tests.conftest import GOLDEN
@@ -187,7 +188,7 @@ def test_the_index_is_not_found_by_the_users_own_glob(tmp_path: Path) -> None:
 def test_index_lives_in_the_cache_where_the_folder_is_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import boxwright.data.tfrecord as module
+    import boxwright.data.shard_files as module
 
     write_records(tmp_path / "a.record", [b"x"])
     write = module.write_whole

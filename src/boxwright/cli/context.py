@@ -61,7 +61,7 @@ def build(
     from boxwright.base.files import unfinished
     from boxwright.base.threads import threads_of_worker
     from boxwright.base.worker_pools import parse_engine
-    from boxwright.data.tfrecord import expand_paths
+    from boxwright.data.shard_files import expand_paths
     from boxwright.inference import context_memory as memory
 
     files = tuple(str(path) for path in expand_paths(records))

@@ -119,7 +119,7 @@ def _refuse_own_sources(source: str, target: Path) -> None:
         path = Path(source)
         refuse_source(target.parent, [path.parent if path.suffix == target.suffix else path])
     elif "record" in target.name:
-        from boxwright.data.tfrecord import expand_paths
+        from boxwright.data.shard_files import expand_paths
 
         for shard in (target, *target.parent.glob(f"{glob.escape(target.name)}-*-of-*")):
             refuse_source(shard, expand_paths([source]))

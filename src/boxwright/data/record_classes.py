@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from boxwright.base.errors import DataError
 from boxwright.data.reading import reading
+from boxwright.data.shard_files import expand_paths
 from boxwright.data.tf_example import read_features
-from boxwright.data.tfrecord import TFRecordFile, expand_paths
+from boxwright.data.tfrecord import TFRecordFile
 from boxwright.types import Categories, Category
 
 # A box may leave its image, but not by as much as itself.

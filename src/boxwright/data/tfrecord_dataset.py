@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.data.example_messages import Features, SequenceExample, parse_features, parse_values, set_context
 from boxwright.data.reading import reading, whole_number
+from boxwright.data.shard_files import ShardFiles
 from boxwright.data.tf_example import (
     BOXES_ONLY,
     RecordFields,
@@ -26,11 +26,10 @@ from boxwright.data.tf_example import (
     read_features,
     text_feature,
 )
-from boxwright.data.tfrecord import Compression, TFRecordFile, expand_paths
+from boxwright.data.tfrecord import Compression, TFRecordFile
 from boxwright.types import Categories, Sample
 
 _IMAGE = "image/encoded"
-_OPENED_AT_ONCE = 16
 _ANNOTATED = "region/is_annotated"
 _SIDES = tuple(f"region/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
 _FLOATS = (*_SIDES, "region/label/confidence")
@@ -45,51 +44,19 @@ _LISTS = {
 }
 
 
-class RecordFiles:
-    """The records of one or more TFRecord files, in the order of the files and their records.
+def open_records(paths: Sequence[str | Path], compression: Compression = "auto") -> ShardFiles[TFRecordFile]:
+    """Return the records of TFRecord files.
 
-    Attributes:
-        shard_sizes: By source, the number of records of each file, if any is read from an address; else empty.
+    Args:
+        paths: Paths or addresses, globs, or `name@count`.
+
+    Raises:
+        DataError: If a file is missing or damaged, or all are empty.
     """
-
-    def __init__(self, paths: Sequence[str | Path], compression: Compression = "auto") -> None:
-        """Open the files and find their records.
-
-        Args:
-            paths: Paths or addresses, globs, or `name@count`.
-
-        Raises:
-            DataError: If a file is missing or damaged, or all are empty.
-        """
-        self.name = ", ".join(str(path) for path in paths)
-        # Without paths, the call on an empty list raises the error that names the field.
-        matches = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
-        with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:  # a server answers late, but to many
-            opened = partial(threads.map, partial(TFRecordFile, compression=compression))
-            sources = [[*opened(files)] for files in matches]
-        self.files = [file for source in sources for file in source]
-        self.source_sizes = tuple(sum(len(file) for file in source) for source in sources)
-        remote = any(file.is_remote for file in self.files)
-        self.shard_sizes = tuple(tuple(len(file) for file in source) for source in sources) if remote else ()
-        self._ends = np.cumsum([len(file) for file in self.files])
-        if not len(self):
-            raise DataError(f"{self.name}: no records (record 0 at byte 0: the file is empty)")
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def locate(self, index: int) -> tuple[TFRecordFile, int]:
-        """Return a record's file, and its number there."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        # Right: an index at the end of a file belongs to the next one that has records.
-        number = int(np.searchsorted(self._ends, index, side="right"))
-        return self.files[number], index - int(self._ends[number - 1] if number else 0)
-
-    def where(self, index: int) -> str:
-        """Return a record's place, for messages."""
-        file, record = self.locate(index)
-        return f"{file.path}: record {record}"
+    records = ShardFiles(paths, partial(TFRecordFile, compression=compression))
+    if not len(records):
+        raise DataError(f"{records.name}: no records (record 0 at byte 0: the file is empty)")
+    return records
 
 
 class TFRecordDataset:
@@ -114,7 +81,7 @@ class TFRecordDataset:
         Raises:
             DataError: If a file is missing or damaged, or all are empty.
         """
-        self.records = RecordFiles(paths, compression)
+        self.records = open_records(paths, compression)
         self.name = self.records.name
         self.categories = categories
         self._wanted, self._labels_from_zero = wanted, labels_from_zero
@@ -190,7 +157,7 @@ class TFSequenceDataset:
         Raises:
             DataError: If a file is missing or damaged, all are empty, a record is no sequence, or lacks the frame.
         """
-        self.records = RecordFiles(paths)
+        self.records = open_records(paths)
         self.name = self.records.name
         self.categories = categories
         self._wanted = wanted
