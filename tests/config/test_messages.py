@@ -20,7 +20,7 @@ MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, t
 EXTENSIONS = {
     "InputReader": {
         *("coco_input_reader", "voc_input_reader", "yolo_input_reader", "open_images_input_reader"),
-        *("wider_face_input_reader", "fddb_input_reader"),
+        *("wider_face_input_reader", "fddb_input_reader", "web_dataset_input_reader", "parquet_input_reader"),
         *(
             "class_weight",
             "group_by_aspect_ratio",
@@ -100,6 +100,7 @@ NEW = {
     "BipartiteArgmaxMatcher",
 }
 NEW |= {"YoloInputReader", "OpenImagesInputReader", "WiderFaceInputReader", "FddbInputReader"}
+NEW |= {"WebDatasetInputReader", "ParquetInputReader"}
 NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"}
 NEW |= {
     "AnchorRefinement",

@@ -40,6 +40,7 @@ from tests.center_nets import KEYPOINT_LABEL_MAP, deep_mask_variants
 from tests.center_nets import variants as center_net_variants
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder, nothing_drawn
 from tests.data.other_formats import open_images_of, yolo_of
+from tests.data.shards import members, rows, tar_bytes, write_parquet
 from tests.two_stage_models import EVERY, ONE_MAP
 
 MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, Message)}
@@ -54,7 +55,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1259
+    assert len(statuses) == 1265
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -325,6 +326,23 @@ BUILDERS = (
 )
 
 
+def readers_of_files(tmp_path: Path) -> list[m.InputReader]:
+    """Return readers of faces and of shards, whose files are written."""
+    (tmp_path / "wider.txt").write_text("a/1.jpg\n0\n")
+    (tmp_path / "fddb.txt").write_text("img_1\n0\n")
+    texts = (
+        f'{name}_input_reader {{ annotations: "{tmp_path}/{file}.txt" }}'
+        for name, file in (("wider_face", "wider"), ("fddb", "fddb"))
+    )
+    opened = [parse_message(text, m.InputReader) for text in texts]
+    (tmp_path / "a.tar").write_bytes(tar_bytes(members(rows(0, 1))))
+    write_parquet(tmp_path / "a.parquet", rows(0, 1), 1)
+    for name, file in (("web_dataset", "a.tar"), ("parquet", "a.parquet")):
+        text = f'{name}_input_reader {{ input_path: "{tmp_path}/{file}" }} label_map_path: "{tmp_path}/map.pbtxt"'
+        opened.append(parse_message(text, m.InputReader))
+    return opened
+
+
 def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Watch every read of a field from the builders while they build everything; compare with the table."""
     read: set[tuple[str, str]] = set()
@@ -358,13 +376,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
     scales = parse_message("train_config { multi_scale { } batch_mixup { } }", Pipeline)
     (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" display_name: "A" keypoints { id: 0 label: "k" } }')
     grid = parse_message("grid_anchor_generator { }", m.AnchorGenerator)
-    (tmp_path / "wider.txt").write_text("a/1.jpg\n0\n")
-    (tmp_path / "fddb.txt").write_text("img_1\n0\n")
-    texts = (
-        f'{name}_input_reader {{ annotations: "{tmp_path}/{file}.txt" }}'
-        for name, file in (("wider_face", "wider"), ("fddb", "fddb"))
-    )
-    faces = [parse_message(text, m.InputReader) for text in texts]
+    opened = readers_of_files(tmp_path)
     monkeypatch.setattr(Message, "__getattribute__", watching)
     monkeypatch.setattr(Message, "has", lambda self, name: bool(getattr(self, name)) and name in self.__dict__)
     from boxwright.families.shared.anchor_generator import build_anchor_generator
@@ -381,7 +393,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
         build_dataset(parse_message("external_input_reader { }", m.InputReader), "train_input_reader")
     with pytest.raises(ConfigError, match="boxwright.train"):  # so is the detector
         build_detector(parse_message("experimental_model { }", m.DetectionModel))
-    for reader in faces:
+    for reader in opened:
         build_dataset(reader, "train_input_reader")
     for model in models:
         with torch.device("meta"), nothing_drawn():

@@ -308,20 +308,36 @@ def _cuts() -> tuple[type[Exception], ...]:
     return tuple(cuts)
 
 
-def _cached(name: str, size: int, fetch: Callable[[Path], object]) -> Path:
-    """Return the file of a name in the cache, of a known size, after fetching it if it is not there.
+def made_file(name: str, size: int, make: Callable[[Path], object]) -> Path:
+    """Return the file of a name in the cache, after making it if it is not there: what takes long to read otherwise.
 
-    Of the processes that want it at once, one fetches it. Files that were not used for the longest make room.
+    Args:
+        size: About how large it will be.
+        make: Writes it, whole or not at all; it may read files at addresses.
+    """
+    # Locks of its own: one for a block may be taken while this one is held.
+    return _kept(name, None, size, make, ".lock-made")
+
+
+def _cached(name: str, size: int, fetch: Callable[[Path], object]) -> Path:
+    """Return the file of a name in the cache, of a known size, after fetching it if it is not there."""
+    return _kept(name, size, size, fetch, ".lock")
+
+
+def _kept(name: str, size: int | None, room: int, make: Callable[[Path], object], locks: str) -> Path:
+    """Return the file of a name in the cache, after making it if it is not there.
+
+    Of the processes that want it at once, one makes it. Files that were not used for the longest make room.
     """
     folder = cache_folder() / "remote"
     path = folder / name
     if _is_there(path, size):
         return path
     make_folder(folder)
-    with _locked(folder / f".lock-{_number(name) % _LOCKS}"):
+    with _locked(folder / f"{locks}-{_number(name) % _LOCKS}"):
         if not _is_there(path, size):
-            _make_room(folder, size, name)
-            fetch(path)
+            _make_room(folder, room, name)
+            make(path)
     return path
 
 
@@ -330,9 +346,9 @@ def _number(name: str) -> int:
     return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
 
 
-def _is_there(path: Path, size: int) -> bool:
+def _is_there(path: Path, size: int | None) -> bool:
     try:
-        if path.stat().st_size != size:
+        if size is not None and path.stat().st_size != size:
             return False
         os.utime(path)  # it was used now
     except OSError:

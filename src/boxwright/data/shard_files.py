@@ -56,6 +56,11 @@ class ShardFile(Protocol):
     """A file of samples."""
 
     @property
+    def path(self) -> File:
+        """Where it is."""
+        ...
+
+    @property
     def in_sequence(self) -> bool:
         """Whether samples that follow one another are read together, at the cost of one."""
         ...
@@ -69,10 +74,10 @@ class ShardFile(Protocol):
         ...
 
 
-T = TypeVar("T", bound=ShardFile)
+T_co = TypeVar("T_co", bound=ShardFile, covariant=True)
 
 
-class ShardFiles(Generic[T]):
+class ShardFiles(Generic[T_co]):
     """The samples of one or more files, in the order of the files and of the samples in them.
 
     Attributes:
@@ -80,7 +85,7 @@ class ShardFiles(Generic[T]):
         shard_sizes: By path, the number of samples of each file, if any is read in sequence; else empty.
     """
 
-    def __init__(self, paths: Sequence[str | Path], open_file: Callable[[File], T]) -> None:
+    def __init__(self, paths: Sequence[str | Path], open_file: Callable[[File], T_co]) -> None:
         """Open the files.
 
         Args:
@@ -94,7 +99,7 @@ class ShardFiles(Generic[T]):
         matches = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
         with ThreadPoolExecutor(_OPENED_AT_ONCE) as threads:  # a server answers late, but to many
             sources = [[*threads.map(open_file, files)] for files in matches]
-        self.files = [file for source in sources for file in source]
+        self.files = tuple(file for source in sources for file in source)
         self.source_sizes = tuple(sum(len(file) for file in source) for source in sources)
         in_sequence = any(file.in_sequence for file in self.files)
         self.shard_sizes = tuple(tuple(len(file) for file in source) for source in sources) if in_sequence else ()
@@ -103,7 +108,7 @@ class ShardFiles(Generic[T]):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def locate(self, index: int) -> tuple[T, int]:
+    def locate(self, index: int) -> tuple[T_co, int]:
         """Return a sample's file, and its number there."""
         if not 0 <= index < len(self):
             raise IndexError(index)
@@ -187,13 +192,22 @@ def _stamp(path: Path) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
+def identity(path: File, kind: str = "") -> str:
+    """Return what a file is called in the cache: another name once it has changed; an OSError if there is none.
+
+    Args:
+        kind: What is made of it.
+    """
+    which = path.digest if isinstance(path, RemoteFile) else f"{path.resolve()} {_stamp(path)}"
+    return hashlib.sha256(f"{which} {kind}".encode()).hexdigest()[:24]
+
+
 def unpacked_copy(path: File, kind: str) -> Path:
     """Return the decompressed copy of a file in the cache; write it if needed.
 
     Of the processes that open a file at once, one decompresses it, and the others wait.
     """
-    which = path.digest if isinstance(path, RemoteFile) else f"{path.resolve()} {_stamp(path)}"
-    digest = hashlib.sha256(f"{which} {kind}".encode()).hexdigest()[:24]
+    digest = identity(path, kind)
     target = cache_folder() / f"{path.name}.{digest}.record"
     if target.exists():
         return target

@@ -88,7 +88,7 @@ class TFRecordDataset:
         self._unknown: dict[str, str] = {}
 
     @property
-    def files(self) -> list[TFRecordFile]:
+    def files(self) -> tuple[TFRecordFile, ...]:
         """The files."""
         return self.records.files
 

@@ -33,6 +33,7 @@ from boxwright.data.groundtruth import (
 from boxwright.data.label_map import ClassHierarchy, KeypointNames, load_label_map
 from boxwright.data.listed import ListedDataset, read_sample_list
 from boxwright.data.open_images import OpenImagesDataset
+from boxwright.data.row_dataset import open_parquet_rows, open_web_dataset
 from boxwright.data.sources import DataFormat, Source
 from boxwright.data.tf_example import MaskEncoding, RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
@@ -84,9 +85,13 @@ def check_reader(config: m.InputReader | None, path: str, *, known: bool = False
     if config is None:
         raise ConfigError(f"{path} is missing from the configuration")
     refuse_unsupported(config, path)
-    if config.tf_record_input_reader is not None and not (known or _names_classes(config)):
+    nameless = config.tf_record_input_reader is not None or config.web_dataset_input_reader is not None
+    if nameless and not (known or _names_classes(config)):
         problem = f"{config.label_map_path} stands for your label map" if config.label_map_path else "missing"
-        raise config.refusal("label_map_path", f"{problem}; records name classes by number")
+        what = (
+            "records name classes by number" if config.tf_record_input_reader else "archives do not list their classes"
+        )
+        raise config.refusal("label_map_path", f"{problem}; {what}")
     if config.use_keypoint_label_map and is_file(label_map := packaged(as_here(config.label_map_path))):
         _keypoint_names(config, load_label_map(label_map))
     return config
@@ -201,6 +206,19 @@ def _fddb(config: m.FddbInputReader, categories: Categories | None, reader: m.In
     return FddbDataset(*paths, categories, **_picture_options(config, reader))
 
 
+def _web_dataset(config: m.WebDatasetInputReader, categories: Categories, reader: m.InputReader) -> Dataset:
+    return open_web_dataset(categories=categories, **_row_options(config, reader))
+
+
+def _parquet(config: m.ParquetInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
+    return open_parquet_rows(categories=categories, **_row_options(config, reader))
+
+
+def _row_options(config: m.WebDatasetInputReader | m.ParquetInputReader, reader: m.InputReader) -> dict[str, Any]:
+    paths = [as_here(path) for path in config.input_path]
+    return {"paths": paths, "boxes_are": config.boxes_are, "ignore_exif": reader.ignore_exif}
+
+
 def _external(config: m.ExternalInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
     del config, categories
     raise reader.refusal("external_input_reader", "its data are given in Python: boxwright.train(config, dataset=...)")
@@ -217,6 +235,8 @@ _READERS: dict[str, Callable[..., Dataset]] = {
     "open_images_input_reader": _open_images,
     "wider_face_input_reader": _wider_face,
     "fddb_input_reader": _fddb,
+    "web_dataset_input_reader": _web_dataset,
+    "parquet_input_reader": _parquet,
 }
 
 

@@ -37,8 +37,9 @@ from boxwright.config.messages.image_resizer import (
 )
 from boxwright.config.messages.input_reader import (
     ClassWeight, CocoInputReader, ExternalInputReader, FddbInputReader, InputReader, InputType, InstanceMaskType,
-    LVISFrequency, OpenImagesInputReader, StringIntLabelMap, StringIntLabelMapItem,
-    StringIntLabelMapItemKeypointMap, TFRecordInputReader, VocInputReader, WiderFaceInputReader, YoloInputReader,
+    LVISFrequency, OpenImagesInputReader, ParquetInputReader, StringIntLabelMap, StringIntLabelMapItem,
+    StringIntLabelMapItemKeypointMap, TFRecordInputReader, VocInputReader, WebDatasetInputReader,
+    WiderFaceInputReader, YoloInputReader,
 )
 from boxwright.config.messages.losses import (
     BootstrappedSigmoidClassificationLoss, ClassificationLoss, HardExampleMiner, HardExampleMinerLossType,

@@ -6,7 +6,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 from __future__ import annotations
 
 from boxwright.base.remote import is_remote
-from boxwright.config.field import Enum, UInt32, field, number
+from boxwright.config.field import AllowedValues, Enum, UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.rules import QUEUE, SHUFFLED, any_of, excludes, refuse
 
@@ -126,13 +126,31 @@ class TFRecordInputReader(Message):
 
     input_path: list[str] = field([], "Path or wildcard pattern of TFRecord files; may be given several times.")
 
+_BOXES_ARE = AllowedValues(("xywh", "xyxy", "normalized_xywh", "normalized_xyxy"))
+_BOXES_MEANING = ("What the numbers of bbox are: xywh, as of COCO, or xyxy, in pixels; normalized_xywh or "
+    "normalized_xyxy in shares of the picture.")
+
+class WebDatasetInputReader(Message):
+    """WebDataset's tar archives of pictures and their .json (an extension of Boxwright)."""
+
+    input_path: list[str] = field([], "Path, address or wildcard pattern of archives; may be given several times.")
+    boxes_are: str = field("xywh", _BOXES_MEANING, values=_BOXES_ARE)
+
+class ParquetInputReader(Message):
+    """Parquet files with columns image and objects (an extension of Boxwright)."""
+
+    input_path: list[str] = field([], "Path, address or wildcard pattern of files; may be given several times.")
+    boxes_are: str = field("xywh", _BOXES_MEANING, values=_BOXES_ARE)
+
 class ExternalInputReader(Message):
     """Empty extension point for a custom reader; takes no settings."""
 
-_LOCALLY = "for records at an address; of local data each epoch is shuffled as a whole"
+_SHUFFLED_WHOLE = "for archives, Parquet and records at an address; of other data each epoch is shuffled as a whole"
 
-def _is_local(reader: InputReader) -> bool:
-    """Return whether nothing that a reader reads in sequence is at an address."""
+def _is_shuffled_whole(reader: InputReader) -> bool:
+    """Return whether a reader reads nothing in sequence."""
+    if reader.web_dataset_input_reader is not None or reader.parquet_input_reader is not None:
+        return False
     records = reader.tf_record_input_reader
     return records is None or not any(is_remote(path) for path in records.input_path)
 
@@ -143,22 +161,23 @@ class InputReader(Message):
     label_map_path: str = field("", "Path of the label map file (.pbtxt) that lists the classes.")
     shuffle: bool = field(True, "Read files and examples in random order.")
     shuffle_buffer_size: UInt32 = number(2048, "[0, inf)",
-        "Number of examples to shuffle among, of records at an address.", note=_LOCALLY, note_when=_is_local)
+        "Number of examples to shuffle among, of data that are read in sequence.",
+        note=_SHUFFLED_WHOLE, note_when=_is_shuffled_whole)
     filenames_shuffle_buffer_size: UInt32 = field(100,
         "Number of file names held to shuffle among; above 0 when shuffle is on.", no_effect=SHUFFLED)
     num_epochs: UInt32 = field(0, "How often to go through the data; 0 = without end.")
     sample_1_of_n_examples: UInt32 = field(1, "Keep only every n-th example; 1 = keep all.")
     num_readers: UInt32 = number(64, "(0, inf)",
-        "Number of input files read in turn at once, of records at an address; affects example order.",
-        note=_LOCALLY, note_when=_is_local)
+        "Number of input files read in turn at once of data that are read in sequence; affects example order.",
+        note=_SHUFFLED_WHOLE, note_when=_is_shuffled_whole)
     num_parallel_batches: UInt32 = field(8, "Number of batches decoded in parallel.", no_effect=QUEUE)
     num_prefetch_batches: int = field(2, "Number of finished batches prepared ahead.", no_effect=QUEUE)
     queue_capacity: UInt32 = field(2000, "Deprecated: capacity of the old input queue.", no_effect=QUEUE)
     min_after_dequeue: UInt32 = field(1000,
         "Deprecated: examples kept in the old queue for shuffling.", no_effect=QUEUE)
     read_block_length: UInt32 = number(32, "(0, inf)",
-        "Consecutive records taken from one file before moving on to the next file, of records at an address.",
-        note=_LOCALLY, note_when=_is_local)
+        "Consecutive records taken from one file before moving on to the next file, of data that are read in sequence.",
+        note=_SHUFFLED_WHOLE, note_when=_is_shuffled_whole)
     prefetch_size: UInt32 = field(512,
         "Deprecated: number of records to prefetch; use num_prefetch_batches.", no_effect=QUEUE)
     num_parallel_map_calls: UInt32 = field(64,
@@ -223,6 +242,10 @@ class InputReader(Message):
         "Ours: WIDER FACE's annotations and its folders of images.", oneof="input_reader")
     fddb_input_reader: FddbInputReader | None = field(None,
         "Ours: FDDB's lists of ellipses and its folder of images.", oneof="input_reader")
+    web_dataset_input_reader: WebDatasetInputReader | None = field(None,
+        "Ours: WebDataset's archives, read in sequence.", oneof="input_reader")
+    parquet_input_reader: ParquetInputReader | None = field(None,
+        "Ours: Parquet files of pictures and objects, read in sequence.", oneof="input_reader")
     hide_ignored_regions: bool = field(False, "Ours: whether regions to ignore (crowds) are covered by gray, so that "
         "training does not learn the objects in them as background, as TensorFlow does. For training readers.")
     ignore_exif: bool = field(False, "Ours: whether labels refer to pixels as stored, where the annotation's own size "
@@ -244,6 +267,9 @@ class InputReader(Message):
         any_of("input_reader"),
         refuse("load_instance_masks", "Open Images' masks are not read from CSV; convert them to COCO's",
             when=lambda c: c.load_instance_masks and c.open_images_input_reader is not None),
+        refuse("load_instance_masks", "shards of pictures have boxes alone; remove it, or convert them to records",
+            when=lambda c: c.load_instance_masks and (
+                c.web_dataset_input_reader is not None or c.parquet_input_reader is not None)),
         refuse("expand_labels_hierarchy", "it is for tf_record_input_reader's TF_EXAMPLE, as in TensorFlow; remove it",
             when=lambda c: c.expand_labels_hierarchy and (
                 c.tf_record_input_reader is None or c.input_type.name == "TF_SEQUENCE_EXAMPLE")),

@@ -9,7 +9,6 @@ https://huggingface.co/docs/datasets/object_detection
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +21,12 @@ from boxwright.base.files import is_file, is_folder, shown, unique_stem, write_w
 from boxwright.data.archives import filled_folder, kept_folder
 from boxwright.data.image_io import read_header
 from boxwright.data.layouts.content import Content, containing_folder, file_in, files_in, read_beginning
+from boxwright.data.objects import NO_OBJECTS, read_objects
+from boxwright.data.parquet import open_parquet, parquet_classes
 from boxwright.data.picture_files import PictureFiles
-from boxwright.data.reading import as_list, as_object, as_text, finite_number, numbered_lines, parse_json, read_table
+from boxwright.data.reading import as_object, as_text, numbered_lines, parse_json, read_table
 
 _LOG = logging.getLogger("boxwright")
-_BOXES = ("bbox", "bboxes", "boxes")
-_CLASSES = ("categories", "category", "label", "labels", "class", "classes", "category_id", "class_id", "name")
 # Images whose sizes are looked up for the meaning of boxes.
 _TRIED = 500
 # Annotators draw a little beyond the border.
@@ -61,38 +60,9 @@ def _make_row(name: str, values: dict[str, Any], where: str) -> _Row:
     """
     sides = [values.get("height"), values.get("width")]
     known = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides)
-    boxes, classes = _objects(values.get("objects"), where)
-    return _Row(name, where, (sides[0], sides[1]) if known else None, boxes, classes)  # type: ignore[arg-type]  # checked
-
-
-def _objects(value: Any, where: str) -> tuple[list[list[float]], list[int | str]]:
-    if value is None:
-        return [], []
-    where = f"{where}: objects"
-    if isinstance(value, list):  # of objects, in place of an object of lists
-        rows = [row for row in value if isinstance(row, dict)]
-        if len(rows) < len(value):
-            raise DataError(f"{where}: expected objects, found {str(value)[:60]}")
-        value = {key: [row.get(key) for row in rows] for key in (rows[0] if rows else {_BOXES[0]: 0, _CLASSES[0]: 0})}
-    if not isinstance(value, dict):
-        raise DataError(f"{where}: expected an object with lists, found {str(value)[:60]}")
-    columns = [next((key for key in keys if key in value), None) for keys in (_BOXES, _CLASSES)]
-    if columns[0] is None or columns[1] is None:
-        wanted = "bbox" if columns[0] is None else "category"
-        raise DataError(f"{where}: no {wanted}; its keys are {', '.join(map(str, value))[:100]}")
-    boxes, classes = (as_list(value[str(key)], f"{where}: {key}") for key in columns)
-    if len(boxes) != len(classes):
-        raise DataError(f"{where}: {len(boxes)} boxes, but {len(classes)} classes")
-    for name in classes:
-        if isinstance(name, bool) or not isinstance(name, int | str):
-            raise DataError(f"{where}: expected a class's name or number, found {repr(name)[:60]}")
-    return [_read_box(box, where) for box in boxes], classes
-
-
-def _read_box(box: Any, where: str) -> list[float]:
-    if not isinstance(box, list) or len(box) != 4:
-        raise DataError(f"{where}: expected a bbox of four numbers, found {repr(box)[:60]}")
-    return [finite_number(side, f"{where}: bbox") for side in box]
+    objects = values.get("objects")
+    found = read_objects(objects, f"{where}: objects") if objects is not None else NO_OBJECTS
+    return _Row(name, where, (sides[0], sides[1]) if known else None, found.boxes, found.classes)  # type: ignore[arg-type]  # checked
 
 
 def _rows_as_coco(
@@ -262,7 +232,7 @@ def read_parquet(path: Path, image_folder: Path | None) -> dict[str, Any]:
         if _number(number) not in pictures:
             raise DataError(f"{where}: no picture {_number(number)} in {shown(folder)}")
         rows.append(_make_row(pictures[_number(number)], values, where))
-    return _rows_as_coco(path, rows, lambda row: folder / row.name, _parquet_classes(_schema(shards[0])))
+    return _rows_as_coco(path, rows, lambda row: folder / row.name, parquet_classes(_schema(shards[0])))
 
 
 def _number(row: int) -> str:
@@ -288,7 +258,7 @@ def _parquet_rows(shards: list[Path], wanted: tuple[str, ...]) -> Iterator[tuple
         names = set(_schema(shard).names)
         columns = [name for name in wanted if name in names]
         with translated(DataError, shown(shard)):
-            batches = _open_parquet(shard).iter_batches(batch_size=_BATCH, columns=columns)
+            batches = open_parquet(shard, shard).iter_batches(batch_size=_BATCH, columns=columns)
         number = 0
         while True:
             with translated(DataError, shown(shard)):
@@ -301,37 +271,5 @@ def _parquet_rows(shards: list[Path], wanted: tuple[str, ...]) -> Iterator[tuple
                 yield f"{shown(shard)}: row {number}", row
 
 
-def _open_parquet(file: Path) -> Any:
-    """Return a Parquet file, opened."""
-    try:
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise DataError(f"{shown(file)}: Parquet needs PyArrow: pip install 'boxwright[parquet]'") from None
-    with translated(DataError, shown(file)):
-        return ParquetFile(file)
-
-
 def _schema(file: Path) -> Any:
-    return _open_parquet(file).schema_arrow
-
-
-def _parquet_classes(schema: Any) -> list[str] | None:
-    """Return the names of the classes from what `datasets` writes into the schema; None if there are none."""
-    stored = (schema.metadata or {}).get(b"huggingface")
-    try:
-        features = json.loads(stored)["info"]["features"] if stored else {}
-        return _class_label(features.get(_OBJECTS))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # it is for `datasets`, and numbers are names too
-
-
-def _class_label(feature: Any) -> list[str] | None:
-    """Return the names of the first ClassLabel in a feature, however deep."""
-    if isinstance(feature, list):
-        return next((names for part in feature if (names := _class_label(part))), None)
-    if not isinstance(feature, dict):
-        return None
-    names = feature.get("names")
-    if feature.get("_type") == "ClassLabel" and isinstance(names, list) and all(isinstance(n, str) for n in names):
-        return names
-    return next((names for part in feature.values() if (names := _class_label(part))), None)
+    return open_parquet(file, file).schema_arrow
