@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -62,6 +64,35 @@ def test_images_of_one_size_are_resized_together() -> None:
             counts.append(sum(recorder.kernels.values()))
         assert counts[0] == counts[1] <= 12
         assert not recorder.waits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", [one for one in DETECTORS if "seg" not in one and "torchvision" not in one])
+def test_a_graph_leaves_few_launches(preset: str) -> None:
+    """Resizing, scaling and padding, two copies into the graph, its launch, and the copy of what is detected."""
+    torch.manual_seed(0)
+    config = bw.load_config(f"preset:{preset}", ["train_config.fine_tune_checkpoint="])
+    detector = optimize_for_gpu(bw.build_detector(config))
+    images = [np.zeros((480, 640, 3), np.uint8)] * 16
+    captured: list[int] = []
+    with detecting_on_fake_gpu(detector) as recorder:
+
+        def capture(compute: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+            compute()  # anchors are laid once
+            before, waits = recorder.kernels.total(), sum(recorder.waits.values())
+            result = compute()
+            captured.append(recorder.kernels.total() - before)
+            assert sum(recorder.waits.values()) == waits, "a graph cannot wait"
+            return (lambda: None), result
+
+        detector.use_cuda_graphs(capture)
+        detector.detect(images)
+        recorder.clear()
+        detector.detect(images)
+        assert len(captured) == 1
+        assert captured[0] > 200
+        assert recorder.kernels.total() + 1 <= (26 if preset == "efficientdet_d0" else 15)  # which pads
+        assert sum(recorder.waits.values()) == 1
 
 
 @pytest.mark.slow

@@ -112,10 +112,10 @@ def test_work_is_spread_and_results_keep_their_order() -> None:
 
 def test_a_network_that_is_compiled_is_called_by_one_thread() -> None:
     """PyTorch refuses a call of a compiled function while another thread compiles."""
-    assert ThreadCounts.of("cuda:1", compiled=False) == ThreadCounts(reading=8, network=2)
-    assert ThreadCounts.of("cuda:1", compiled=True) == ThreadCounts(reading=8, network=1)
+    assert ThreadCounts.of("cuda:1", exclusive=False) == ThreadCounts(reading=8, network=2)
+    assert ThreadCounts.of("cuda:1", exclusive=True) == ThreadCounts(reading=8, network=1)
     for device in ("cpu", ""):
-        assert ThreadCounts.of(device, compiled=False) == ThreadCounts(reading=1, network=1)
+        assert ThreadCounts.of(device, exclusive=False) == ThreadCounts(reading=1, network=1)
 
 
 def test_what_is_ready_is_taken_together() -> None:

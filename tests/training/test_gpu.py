@@ -15,12 +15,13 @@ from boxwright.config.load import parse_message
 from boxwright.data.batch import Batch
 from boxwright.nn.drop_path import StochasticDepth
 from boxwright.pipeline import messages as m
+from boxwright.training.state import placed
 from boxwright.training.step import Learner, check_step
 from boxwright.types.context_features import ContextFeatures
 from boxwright.weights.store import read_checkpoint
 from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task
 from tests.cli.test_commands import run
-from tests.cuda.families import ALL, learner_from, learner_of
+from tests.cuda.families import ALL, configuration, learner_from, learner_of
 from tests.cuda.test_center_net import OTHER_TASKS, TRAINING, labeled
 from tests.cuda.test_families import TWO_STAGE
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES, build, pictures
@@ -264,6 +265,31 @@ def test_detections_are_those_of_the_cpu(family: str) -> None:
         same = (box_iou(one.boxes, other.boxes) > 0.98) & (one.labels[:, None] == other.labels)
         same &= (one.scores[:, None] - other.scores).abs() < 1e-3
         assert float(same.any(1).float().mean()) > share
+
+
+@pytest.mark.parametrize("family", ["ssd", "efficientdet", "d_fine", "rf_detr"])
+def test_graphs_detect_what_the_detector_does(family: str) -> None:
+    torch.manual_seed(0)
+    detector = placed(bw.build_detector(configuration(family, "own", "float32"), CATEGORIES), torch.device("cuda"))
+    detector.optimize()
+    expected = [detector.detect(pictures()[:count]) for count in (1, 2, 1)]
+    detector.use_cuda_graphs()
+    assert sum(len(one.scores) for some in expected for one in some) > 0
+    for some, count in zip(expected, (1, 2, 1), strict=True):
+        for one, other in zip(some, detector.detect(pictures()[:count]), strict=True):
+            assert torch.equal(one.labels, other.labels)
+            torch.testing.assert_close(other.boxes, one.boxes, atol=1e-2, rtol=1e-4)
+            torch.testing.assert_close(other.scores, one.scores, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["faster_rcnn", "ssd, soft"])
+def test_what_waits_has_no_graph(family: str) -> None:
+    detector = placed(
+        bw.build_detector(configuration(family, "fixed_shape", "float32"), CATEGORIES), torch.device("cuda")
+    )
+    detector.optimize().use_cuda_graphs()
+    with pytest.raises(bw.ConfigError, match="cannot be one graph"):
+        detector.detect(pictures())
 
 
 def test_train_evaluate_and_predict(small_config: Path, tmp_path: Path) -> None:

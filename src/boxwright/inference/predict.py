@@ -319,7 +319,7 @@ def predict(
     require_unused(Path(out), [*([CROPS] if settings.save_crops else []), *([LABELS] if settings.save_txt else [])])
     errors = _ReadErrors(strict=settings.strict)
     with unfinished(out, "predictions") as folder, Stages() as stages:
-        threads = ThreadCounts.of(device, compiled=settings.compile)
+        threads = ThreadCounts.of(device, exclusive=settings.compile or settings.cuda_graphs)
         batch_size = batch_size if threads.reading > 1 else 1
         pairs = itertools.islice(_read(sources, errors, threads.reading), settings.frames or None)
         # With a file among the sources, no picture may be skipped.

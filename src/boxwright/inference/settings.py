@@ -48,6 +48,9 @@ class PredictionSettings:
         "float32", "float32, bfloat16, float16, or fastest: of the first two, the one measured to be."
     )
     compile: bool = setting(False, "Compile the network; takes a minute or more first.")
+    cuda_graphs: bool = setting(
+        False, "On a GPU, capture the detector as one launch for each of four batch sizes; inputs of one size."
+    )
     allow_edited: bool = setting(False, "Open an exported file that was modified.")
     context: str = setting("", "For Context R-CNN: a camera's memory, a .npy of `boxwright context build --banks`.")
     white_level: float = setting(

@@ -232,7 +232,8 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     detect = apply_settings(model.detect, job.model.settings)
     with Stages() as stages:
         decode = partial(_decoded, white_level=model.white_level)
-        threads = ThreadCounts.of(model.device, compiled=job.model.settings.compile)
+        settings = job.model.settings
+        threads = ThreadCounts.of(model.device, exclusive=settings.compile or settings.cuda_graphs)
         decoded = stages.spread("decode", decode, stages.ahead("read", items), threads.reading, job.batch_size)
         batches = _batched(decoded, job.batch_size)
         looked = stages.spread("network", partial(_detected, detect=detect), batches, threads.network)

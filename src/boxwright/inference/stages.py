@@ -134,15 +134,16 @@ class ThreadCounts:
     network: int
 
     @classmethod
-    def of(cls, device: str, *, compiled: bool) -> ThreadCounts:
+    def of(cls, device: str, *, exclusive: bool) -> ThreadCounts:
         """Return those for PyTorch's device, or the empty text of an exported detector.
 
         Args:
-            compiled: Whether the network is compiled at its first batch, during which no other thread may call it.
+            exclusive: Whether one thread at a time may detect: while the network is compiled at its first batch, and in
+                CUDA graphs, whose results are overwritten by the next batch.
         """
         # One thread decodes some hundred images a second, fewer than a GPU detects in. Of two threads that call the
         # network, one prepares and copies a batch while the other waits for its own. A CPU is busy with the network.
-        return cls(8, 1 if compiled else 2) if device.startswith("cuda") else cls(1, 1)
+        return cls(8, 1 if exclusive else 2) if device.startswith("cuda") else cls(1, 1)
 
 
 class StageTimes:

@@ -16,10 +16,17 @@ from torch import Tensor, nn
 from boxwright.base.device import in_halves, usual_modes, without_wait
 from boxwright.base.errors import ConfigError
 from boxwright.nn.criteria.criterion import Criterion
+from boxwright.nn.cuda_graphs import Capture, DetectionGraphs, capture_on_cuda
 from boxwright.nn.folding import fold_batch_norms, input_sizes
 from boxwright.nn.initial_statistics import take_out_initial
 from boxwright.nn.network import Network, evaluation_mode
-from boxwright.nn.postprocessing.postprocessor import Postprocessor, compute_detections, compute_detections_on_cpu
+from boxwright.nn.postprocessing.postprocessor import (
+    Postprocessor,
+    Selected,
+    compute_detections,
+    fetch_detections,
+    select_on_device,
+)
 from boxwright.nn.preprocessing import Images, Preprocessor, image_tensors
 from boxwright.nn.regularization import regularization_loss
 from boxwright.nn.winograd import replace_by_winograd
@@ -87,6 +94,7 @@ class Detector(nn.Module):
         self.categories = categories
         self.optimized, self.dtype = False, torch.float32
         self._penalty: Tensor | None = None
+        self._graphs: DetectionGraphs[Selected] | None = None
         # The number of images that fit into memory together; None while all have fit.
         self._at_once: int | None = None
 
@@ -189,6 +197,29 @@ class Detector(nn.Module):
             self.network.compile(dynamic=False)
         return self
 
+    def use_cuda_graphs(self, capture: Capture[Selected] = capture_on_cuda) -> Self:
+        """Detect with a CUDA graph for each of the first four shapes of inputs, from network to selected boxes.
+
+        Weights, device and postprocessor must stay as they are from now on, and one thread at a time may detect.
+        Batches with losses or with context of other images have no graph.
+
+        Returns:
+            The detector itself.
+
+        Raises:
+            ConfigError: If it is not optimized, or its inputs have several sizes. The first detection raises one if
+                the network or the suppression waits for the GPU.
+        """
+        if not self.optimized:
+            raise ConfigError("CUDA graphs are of optimized detectors: call optimize() first")
+        if self.preprocessor.resizer.output_size is None:
+            raise ConfigError("--cuda_graphs: the resizer gives inputs of several sizes")
+        self._graphs = DetectionGraphs(self._select, capture)
+        return self
+
+    def _select(self, inputs: Tensor, true_sizes: Tensor) -> Selected:
+        return select_on_device(self.postprocessor, self.predict(inputs, true_sizes), true_sizes)
+
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002  # PyTorch's signature
         """Set the mode; raises a ConfigError for an optimized detector."""
         if mode and self.optimized:
@@ -272,12 +303,18 @@ class Detector(nn.Module):
         results: dict[int, DetectionsAndLosses] = {}
         for batch, pixels, sizes in self._batches(images, indices):
             sizes_on_device = without_wait(sizes, pixels.device)
-            targets = None if losses is None else losses.targets(batch, sizes)
-            part = None if context is None else context.at(batch).to(pixels.device)
-            predictions = self.predict(pixels, sizes_on_device, targets, part)
-            terms = {} if losses is None or targets is None else losses.compute(predictions, targets, batch)
-            batch_detections, values = compute_detections_on_cpu(
-                self.postprocessor, predictions, sizes_on_device, self.categories, list(terms.values())
+            terms: dict[str, Tensor] = {}
+            if losses is None and context is None:
+                selected = (self._graphs or self._select)(pixels, sizes_on_device)
+            else:
+                targets = None if losses is None else losses.targets(batch, sizes)
+                part = None if context is None else context.at(batch).to(pixels.device)
+                predictions = self.predict(pixels, sizes_on_device, targets, part)
+                if losses is not None and targets is not None:
+                    terms = losses.compute(predictions, targets, batch)
+                selected = select_on_device(self.postprocessor, predictions, sizes_on_device)
+            batch_detections, values = fetch_detections(
+                self.postprocessor, selected, sizes_on_device, self.categories, list(terms.values())
             )
             named = {name: float(value) for name, value in zip(terms, values, strict=True)}
             for index, detections in zip(batch, batch_detections, strict=True):

@@ -172,7 +172,7 @@ class AnchorPostprocessor:
         if self.candidates is not None and predictions.level_sizes:
             grids = [(level.shape[-2], level.shape[-1]) for level in predictions.feature_maps]
             scores = self.candidates(scores, grids, predictions.level_sizes)
-        # Where fixed shapes did not suffice, the result says so, and `compute_detections_on_cpu` repeats it.
+        # Where fixed shapes did not suffice, the result says so, and `fetch_detections` repeats it.
         detections = suppress(self.nms, raw.boxes, scores, true_sizes.to(raw.boxes))
         keypoints = self._keypoints(predictions)
         return replace(

@@ -6,7 +6,7 @@ Exported graphs contain these two steps; only `PaddedDetections.to_list`, after 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
@@ -42,48 +42,51 @@ class Postprocessor(Protocol[P]):
 def compute_detections(
     postprocessor: Postprocessor[Any], predictions: Any, true_sizes: Tensor, categories: Categories | None = None
 ) -> list[Detections[Tensor]]:
-    """Return each image's detections, with its raw ones; as `compute_detections_on_cpu`, without other tensors."""
-    raw = postprocessor.decode(predictions)
-    batch_detections, _ = _selected(postprocessor, predictions, raw, true_sizes, categories, ())
-    return [replace(detections, raw=raw.image(number)) for number, detections in enumerate(batch_detections)]
+    """Return each image's detections, with its raw ones; on the CPU."""
+    selected = select_on_device(postprocessor, predictions, true_sizes)
+    batch_detections, _ = fetch_detections(postprocessor, selected, true_sizes, categories, ())
+    return [replace(detections, raw=selected.raw.image(number)) for number, detections in enumerate(batch_detections)]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a batch's detections are selected from, and the selection in tensors of fixed shape, all on one device."""
+
+    predictions: Any
+    raw: RawDetections
+    padded: PaddedDetections
 
 
 @torch.no_grad()
-def compute_detections_on_cpu(
+def select_on_device(postprocessor: Postprocessor[Any], predictions: Any, true_sizes: Tensor) -> Selected:
+    """Return what is detected in a batch without waiting for a GPU, if the rules of suppression allow it.
+
+    Args:
+        true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
+    """
+    raw = postprocessor.decode(predictions)
+    return Selected(predictions, raw, postprocessor.select(predictions, raw, true_sizes, Nms.without_wait))
+
+
+@torch.no_grad()
+def fetch_detections(
     postprocessor: Postprocessor[Any],
-    predictions: Any,
+    selected: Selected,
     true_sizes: Tensor,
     categories: Categories | None,
     others: Sequence[Tensor],
 ) -> tuple[list[Detections[Tensor]], list[Tensor]]:
     """Return each image's detections and other tensors, on the CPU.
 
-    On a GPU a whole batch is suppressed in tensors of fixed shape and copied once. These hold only the best candidates;
-    the images for which that is not enough, as the copy tells, are suppressed again, on the GPU too.
-
-    Args:
-        true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
+    What was selected is copied once. It comes from the best candidates alone; images for which these are not enough,
+    as the copy tells, are suppressed again, on the GPU too.
 
     Returns:
         B detections, in pixels of the network's input, and the other tensors.
     """
-    raw = postprocessor.decode(predictions)
-    return _selected(postprocessor, predictions, raw, true_sizes, categories, others)
-
-
-def _selected(
-    postprocessor: Postprocessor[Any],
-    predictions: Any,
-    raw: RawDetections,
-    true_sizes: Tensor,
-    categories: Categories | None,
-    others: Sequence[Tensor],
-) -> tuple[list[Detections[Tensor]], list[Tensor]]:
-    selected = postprocessor.select(predictions, raw, true_sizes, Nms.without_wait)
-    padded, (sizes, *values) = selected.on_cpu(true_sizes, *others)
+    padded, (sizes, *values) = selected.padded.on_cpu(true_sizes, *others)
     if padded.complete is not None and (rest := incomplete_images(padded.complete)):
-        exact, _ = postprocessor.select(
-            predictions, raw, true_sizes, partial(Nms.image_by_image, indices=rest)
-        ).on_cpu()
+        suppress = partial(Nms.image_by_image, indices=rest)
+        exact, _ = postprocessor.select(selected.predictions, selected.raw, true_sizes, suppress).on_cpu()
         padded = padded.with_images(rest, exact)
     return padded.to_list(sizes, categories), values

@@ -1,0 +1,106 @@
+"""CUDA graphs of detection: what a GPU is told for a batch is captured once, and replayed as one launch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from boxwright.base.errors import ConfigError, first_line
+
+R = TypeVar("R")
+_LOG = logging.getLogger("boxwright")
+# Each shape of inputs has memory of its own for as long as the detector lives.
+_MOST_SHAPES = 4
+# Libraries choose algorithms and reserve memory in the first runs, which no graph may.
+_WARM_UPS = 3
+
+# Takes a function without arguments; returns a function that repeats its work in the same memory, and the result there.
+Capture = Callable[[Callable[[], R]], tuple[Callable[[], None], R]]
+
+
+@dataclass(frozen=True)
+class _Graph(Generic[R]):
+    """What is captured for inputs of one shape.
+
+    Attributes:
+        inputs: Where the inputs are put before a replay, like true_sizes.
+        result: What a replay overwrites.
+    """
+
+    inputs: Tensor
+    true_sizes: Tensor
+    replay: Callable[[], None]
+    result: R
+
+
+class DetectionGraphs(Generic[R]):
+    """A function of inputs and true sizes as a graph for each of the first four shapes of inputs.
+
+    Inputs of further shapes are computed operation by operation, as without graphs. A result is overwritten by the
+    next call, and must have been read by then: calls may not overlap.
+    """
+
+    def __init__(self, compute: Callable[[Tensor, Tensor], R], capture: Capture[R]) -> None:
+        """Capture nothing yet.
+
+        Args:
+            compute: From inputs float32 [B, C, H, W] and true sizes int64 [B, 2], on the GPU, to a result there. It
+                does not wait for the GPU.
+            capture: `capture_on_cuda`.
+        """
+        self._compute, self._capture = compute, capture
+        self._graphs: dict[tuple[int, ...], _Graph[R]] = {}
+
+    def __call__(self, inputs: Tensor, true_sizes: Tensor) -> R:
+        """Return the function's result; the first call with a shape captures it.
+
+        Raises:
+            ConfigError: If the function cannot be captured.
+        """
+        shape = tuple(inputs.shape)
+        graph = self._graphs.get(shape)
+        if graph is None:
+            if len(self._graphs) == _MOST_SHAPES:
+                return self._compute(inputs, true_sizes)
+            graph = self._graphs[shape] = self._captured(inputs.clone(), true_sizes.clone())
+        graph.inputs.copy_(inputs)
+        graph.true_sizes.copy_(true_sizes)
+        graph.replay()
+        return graph.result
+
+    def _captured(self, inputs: Tensor, true_sizes: Tensor) -> _Graph[R]:
+        replay, result = self._capture(lambda: self._compute(inputs, true_sizes))
+        return _Graph(inputs, true_sizes, replay, result)
+
+
+def capture_on_cuda(compute: Callable[[], R]) -> tuple[Callable[[], None], R]:
+    """Return the replay of a function's work on the current GPU as one graph, and the result that it overwrites.
+
+    Raises:
+        ConfigError: If the function waits for the GPU, or does what a graph cannot hold.
+    """
+    before = torch.cuda.memory_reserved()
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    mode = torch.cuda.get_sync_debug_mode()
+    try:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            compute()  # what is kept from the first call on, such as anchors, may be copied from the CPU
+            torch.cuda.set_sync_debug_mode("error")
+            for _ in range(_WARM_UPS):
+                compute()
+            torch.cuda.set_sync_debug_mode(mode)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            result = compute()
+    except RuntimeError as error:
+        raise ConfigError(f"--cuda_graphs: this detector cannot be one graph: {first_line(error)}") from error
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+    _LOG.info("a CUDA graph was captured: %.0f MiB", (torch.cuda.memory_reserved() - before) / 2**20)
+    return graph.replay, result
