@@ -4,9 +4,10 @@
 
 Each reads the same JPEG files with ten boxes each from the disk, decodes them, mirrors half of them and resizes them to
 320×320 without antialiasing; Boxwright's from TFRecords and through its loader's own code, checks of the groundtruth
-included. One row more is of D-FINE's training: colors, canvas and crop at random, antialiased to 640×640. Compared is
-processor time of one thread, which other programs change little; the kinds take turns within a round, and a ratio is
-the median over the rounds.
+included. Two rows are of D-FINE's training, antialiased to 640×640: ours, with Caffe's colors, canvas and crop, and
+torchvision's transforms as D-FINE's authors set them. Compared is processor time of one thread, which other programs
+change little; the kinds take turns within a round, and a ratio is the median over the rounds. Then batches of 16 arrive
+from one and from two worker processes: images a second by the clock, beside torchvision's in PyTorch's loader.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ import albumentations
 import cv2
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import io, tv_tensors
 from torchvision.transforms import v2
 
@@ -32,21 +36,22 @@ import boxwright as bw
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.convert import encode_example
-from boxwright.data.loader import TrainingExamples
+from boxwright.data.loader import TrainingExamples, training_batches
+from boxwright.data.order import StreamSettings
 from boxwright.data.tfrecord import write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.types import Categories, Category, Sample
 
-SIZE, BOXES = 320, 10
+SIZE, BOXES, BATCH = 320, 10, 16
 Kind = Callable[[int], Any]
 # OpenCV returns None for what is no picture; all of these are.
 read_bgr: Callable[[str], Any] = cv2.imread
 
 
-def boxwright_kinds(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folder: Path) -> dict[str, Kind]:
-    """Return what prepares a sample as a training does: mirrored and resized, and as D-FINE's."""
+def boxwright_examples(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folder: Path) -> dict[str, TrainingExamples]:
+    """Return what a training prepares: mirrored and resized, and D-FINE's."""
     categories = Categories((Category(0, 1, "object"),))
     labels = np.zeros(BOXES, np.int64)
 
@@ -56,24 +61,50 @@ def boxwright_kinds(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folder: 
 
     write_records(folder / "pictures.record", map(record, paths))
     dataset = TFRecordDataset([folder / "pictures.record"], categories)
-    examples = TrainingExamples(dataset, Chain((RandomHorizontalFlip(),)), FixedShapeResizer(SIZE, SIZE), seed=0)
     config = bw.load_config("preset:d_fine_n_coco", ["train_input_reader={ external_input_reader { } }"])
     resizer = bw.build_detector(config).preprocessor.resizer
-    of_d_fine = TrainingExamples(dataset, build_augmentation(config, dataset), resizer, seed=0)
-    return {"boxwright": lambda index: examples[0, index], "boxwright, D-FINE": lambda index: of_d_fine[0, index]}
+    return {
+        "boxwright": TrainingExamples(dataset, Chain((RandomHorizontalFlip(),)), FixedShapeResizer(SIZE, SIZE), seed=0),
+        "boxwright, D-FINE": TrainingExamples(dataset, build_augmentation(config, dataset), resizer, seed=0),
+    }
 
 
-def torchvision_kind(paths: Sequence[Path], boxes: np.ndarray[Any, Any]) -> Kind:
-    """Return what prepares a sample by torchvision's transforms, version 2."""
-    change = v2.Compose([v2.RandomHorizontalFlip(), v2.Resize((SIZE, SIZE), antialias=False)])
+@dataclass
+class TorchvisionExamples(Dataset[Any]):
+    """Samples by torchvision's transforms, version 2."""
 
-    def prepare(index: int) -> Any:
-        image = io.decode_jpeg(io.read_file(str(paths[index])), io.ImageReadMode.RGB)
+    paths: Sequence[Path]
+    boxes: np.ndarray[Any, Any]
+    change: v2.Compose
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return an image and its targets."""
+        image = io.decode_jpeg(io.read_file(str(self.paths[index])), io.ImageReadMode.RGB)
         size = (image.shape[1], image.shape[2])
-        target = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size)
-        return change(tv_tensors.Image(image), target)
+        boxes = tv_tensors.BoundingBoxes(self.boxes, format="XYXY", canvas_size=size)
+        return self.change(tv_tensors.Image(image), {"boxes": boxes, "labels": torch.zeros(len(boxes))})
 
-    return prepare
+
+def torchvision_examples(paths: Sequence[Path], boxes: np.ndarray[Any, Any]) -> dict[str, TorchvisionExamples]:
+    """Return what torchvision prepares: mirrored and resized, and as in the configuration of D-FINE's authors."""
+    plain = v2.Compose([v2.RandomHorizontalFlip(), v2.Resize((SIZE, SIZE), antialias=False)])
+    of_d_fine = v2.Compose(
+        [
+            v2.RandomPhotometricDistort(p=0.5),
+            v2.RandomZoomOut(fill=0),
+            v2.RandomApply([v2.RandomIoUCrop()], p=0.8),
+            v2.SanitizeBoundingBoxes(min_size=1),
+            v2.RandomHorizontalFlip(),
+            v2.Resize((640, 640)),
+        ]
+    )
+    return {
+        "torchvision": TorchvisionExamples(paths, boxes, plain),
+        "torchvision, D-FINE": TorchvisionExamples(paths, boxes, of_d_fine),
+    }
 
 
 def albumentations_kind(paths: Sequence[Path], boxes: np.ndarray[Any, Any]) -> Kind:
@@ -99,6 +130,30 @@ def seconds(kind: Kind, count: int) -> float:
     return time.process_time() - start
 
 
+def by_workers(ours: TrainingExamples, theirs: TorchvisionExamples, workers: int, batches: int) -> dict[str, float]:
+    """Return the images a second that arrive from workers, each stream alone, after the first batch of each worker."""
+    stream = iter(training_batches(ours, StreamSettings(BATCH, workers=workers)))
+    endless = RandomSampler(theirs, replacement=True, num_samples=10**9)
+    loader = DataLoader(theirs, BATCH, sampler=endless, num_workers=workers, collate_fn=_stacked)
+    return {"boxwright": _rate(stream, workers, batches), "torchvision": _rate(iter(loader), workers, batches)}
+
+
+def _stacked(samples: list[Any]) -> Any:
+    return torch.stack([image for image, _ in samples]), [target for _, target in samples]
+
+
+def _rate(stream: Iterator[Any], workers: int, batches: int) -> float:
+    # What workers prepared ahead, four batches each at most, does not count.
+    for _ in range(4 * workers):
+        next(stream)
+    start = time.perf_counter()
+    for _ in range(batches):
+        next(stream)
+    elapsed = time.perf_counter() - start
+    del stream
+    return BATCH * batches / elapsed
+
+
 def main() -> None:
     """Measure, and print a row for each kind."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -114,29 +169,47 @@ def main() -> None:
     corners = np.random.default_rng(0).uniform([0, 0, 0.5, 0.5], [0.45, 0.45, 1, 1], (BOXES, 4))
     boxes = (corners * [width, height, width, height]).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
-        kinds = {
-            **boxwright_kinds(paths, boxes, Path(folder)),
-            "torchvision": torchvision_kind(paths, boxes),
+        ours, theirs = boxwright_examples(paths, boxes, Path(folder)), torchvision_examples(paths, boxes)
+        kinds: dict[str, Kind] = {
+            **{name: partial(_prepared, examples) for name, examples in ours.items()},
+            **{name: examples.__getitem__ for name, examples in theirs.items()},
             "albumentations": albumentations_kind(paths, boxes),
         }
         for kind in kinds.values():
             seconds(kind, len(paths))
         rounds = [{name: seconds(kind, len(paths)) for name, kind in kinds.items()} for _ in range(arguments.rounds)]
-    result = {
+        pair = ours["boxwright, D-FINE"], theirs["torchvision, D-FINE"]
+        arrived = {workers: [by_workers(*pair, workers, batches=6) for _ in range(3)] for workers in (1, 2)}
+    rows = {
         name: {
             "images_per_second": round(len(paths) / statistics.median(times[name] for times in rounds), 1),
             "ratio": round(statistics.median(times[name] / times["boxwright"] for times in rounds), 3),
         }
         for name in kinds
     }
-    print("| | images a second and core | time over Boxwright's |\n|---|---|---|")
-    for name, row in result.items():
+    streams = {
+        f"{name}, D-FINE": {
+            str(workers): round(statistics.median(rates[name] for rates in found), 1)
+            for workers, found in arrived.items()
+        }
+        for name in ("boxwright", "torchvision")
+    }
+    print("| | images a second and core | time over Boxwright's |\n|---|---:|---:|")
+    for name, row in rows.items():
         print(f"| {name} | {row['images_per_second']} | {row['ratio']} |")
+    print("\n| images a second from workers | 1 | 2 |\n|---|---:|---:|")
+    for name, rates in streams.items():
+        print(f"| {name} | {rates['1']} | {rates['2']} |")
     if arguments.json is not None:
         versions = {
             name: version(name) for name in ("torch", "torchvision", "albumentations", "opencv-python-headless")
         }
-        arguments.json.write_text(json.dumps({"rows": result, "size": [height, width], "versions": versions}, indent=1))
+        result = {"rows": rows, "workers": streams, "size": [height, width], "versions": versions}
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _prepared(examples: TrainingExamples, index: int) -> Any:
+    return examples[0, index]
 
 
 if __name__ == "__main__":

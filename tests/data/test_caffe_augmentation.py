@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain as chained
 from typing import Any
 
 import cv2
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.data.augmentation.caffe import CaffeDistort, OverlapCrop, RandomExpand, RandomInterpolationResize
+from boxwright.data.augmentation.expanded_crop import ExpandedCrop
+from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_steps
@@ -121,6 +124,16 @@ def test_crop_by_hand() -> None:
     assert out.labels.tolist() == [1]
     assert np.allclose(out.boxes, [[5.4 * 33 / 33.6, 5.6 * 22 / 22.4, 33, 22]], atol=1e-4)
     assert crop(sample, Chosen(0.56, 1.0, [0.41, 0.11], 0)) is sample
+
+
+def test_window_beside_the_image_is_all_canvas() -> None:
+    """A canvas of twice the size with the image in its upper left quarter, and a window in the lower right one."""
+    steps = ExpandedCrop(CaffeDistort(), RandomExpand(), OverlapCrop(min_overlaps=(0.0,)), RandomHorizontalFlip())
+    drawn = (*[NEVER] * 4, ALWAYS, 18.0), (0.1, 2.0, 0.0, 0.0), (0.41, 1.0, [0.55, 0.55], 1), (0.1,)
+    out = steps(sample_of([[0, 0, 30, 20]], 20, 30), Chosen(*chained.from_iterable(drawn)))
+    assert out.image.shape == (16, 24, 3)
+    assert (out.image == (123, 117, 104)).all()
+    assert len(out.boxes) == 0
 
 
 def test_windows_that_overlap_too_little_are_drawn_again() -> None:
@@ -250,7 +263,7 @@ def test_how_often_the_whole_image_stays_and_each_interpolation_comes() -> None:
 
 def test_shapes_of_windows() -> None:
     crop, rng = OverlapCrop(), np.random.default_rng(3)
-    windows = np.array([crop._draw((4000, 1), rng)]).reshape(-1, 4)
+    windows = np.array([crop._draw_windows((4000, 1), rng)]).reshape(-1, 4)
     sides = windows[:, 2:] - windows[:, :2]
     scales, ratios = np.sqrt(sides.prod(1)), sides[:, 0] / sides[:, 1]
     assert windows.min() >= 0

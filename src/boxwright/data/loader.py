@@ -32,6 +32,7 @@ from boxwright.base.distributed import ALONE, Processes
 from boxwright.base.errors import BoxwrightError, DataError, TrainingError, first_line
 from boxwright.base.signals import end_signals
 from boxwright.base.worker_pools import exit_while_importing
+from boxwright.data.augmentation.expanded_crop import join_steps
 from boxwright.data.augmentation.mosaic import BatchMixUp
 from boxwright.data.augmentation.transform import Chain, Stages
 from boxwright.data.batch import Batch, DrawnSizes, Resizer, collate, to_input
@@ -77,7 +78,8 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
             skip_bad: Whether a sample that cannot be read is replaced by the next one.
         """
         self.skip_bad = skip_bad
-        self.dataset, self.augmentation, self.resizer, self.seed = dataset, augmentation, resizer, seed
+        self.dataset, self.resizer, self.seed = dataset, resizer, seed
+        self.augmentation = augmentation.changed(join_steps)
         self.sizes, self.mixup = sizes, mixup
 
     def __len__(self) -> int:

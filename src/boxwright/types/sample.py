@@ -9,7 +9,7 @@ Dimensions: N objects, P keypoints, D surface points (padded), K classes, H W im
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Literal
 
@@ -167,13 +167,20 @@ class Sample:
     def keep(self, index: Array) -> Sample:
         """Return the sample with the objects that a mask [N] or integer indices select; it shares the image."""
         # Every field of objects by its declaration, so that none is forgotten when one is added.
-        chosen: dict[str, Any] = {name: value[index] for name, value in self.of_objects().items()}
-        return replace(self, **chosen)
+        return self.with_fields({name: value[index] for name, value in self.of_objects().items()})
+
+    def with_fields(self, values: dict[str, Any]) -> Sample:
+        """Return a copy with other values of some fields, in half the time that `dataclasses.replace` takes."""
+        other = object.__new__(Sample)
+        vars(other).update(vars(self))
+        vars(other).update(values)
+        other.__post_init__()
+        return other
 
     def of_objects(self) -> dict[str, Array]:
         """Return the per-object fields that are not None."""
-        known = {declared.name: getattr(self, declared.name) for declared in OBJECT_FIELDS}
-        return {name: value for name, value in known.items() if value is not None}
+        known = vars(self)
+        return {name: known[name] for name in _OBJECT_NAMES if known[name] is not None}
 
     def moved(self, image: NDArray[Any], **change: Callable[[Array], Array]) -> Sample:
         """Return the sample with another image, and its fields changed by the function of their geometry, if any.
@@ -182,12 +189,13 @@ class Sample:
         """
         if "points" in change:
             change = {"surface_points": partial(_move_surface_points, change["points"])} | change
-        moving = {d.name: change[d.geometry] for d in OBJECT_FIELDS if d.geometry in change}
-        known = self.of_objects()
+        known = vars(self)
         changed: dict[str, Any] = {
-            name: np.asarray(move(known[name])) for name, move in moving.items() if name in known
+            declared.name: np.asarray(change[declared.geometry](known[declared.name]))
+            for declared in _MOVING
+            if declared.geometry in change and known[declared.name] is not None
         }
-        return replace(self, image=image, **changed)
+        return self.with_fields({"image": image, **changed})
 
 
 def _move_surface_points(move: Callable[[Array], Array], points: Array) -> Array:
@@ -200,5 +208,7 @@ def _declared(spec: Field[Any]) -> ObjectField:
 
 
 OBJECT_FIELDS = tuple(_declared(spec) for spec in fields(Sample) if "geometry" in spec.metadata)
+_OBJECT_NAMES = tuple(declared.name for declared in OBJECT_FIELDS)
+_MOVING = tuple(declared for declared in OBJECT_FIELDS if declared.geometry != "none")
 # Those that every sample has.
 _COMPLETED = tuple(declared for declared in OBJECT_FIELDS if declared.missing is not None)

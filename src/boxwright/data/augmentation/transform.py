@@ -28,6 +28,9 @@ class Transform(Protocol):
         ...
 
 
+Change = Callable[[Sequence[Transform]], Sequence[Transform]]
+
+
 @dataclass(frozen=True)
 class Chain:
     """Several transforms in sequence."""
@@ -44,6 +47,10 @@ class Chain:
         """Return itself: it is the same at every training step."""
         del step
         return self
+
+    def changed(self, change: Change) -> Chain:
+        """Return the chain of other transforms."""
+        return Chain(change(self.transforms))
 
 
 @dataclass(frozen=True)
@@ -83,9 +90,13 @@ class Stages:
         """Return the transforms of the samples of a step, counted from 0."""
         return self.chains[bisect_right(self.first_steps, step) - 1]
 
+    def changed(self, change: Change) -> Stages:
+        """Return stages of other transforms."""
+        return Stages(self.first_steps, [chain.changed(change) for chain in self.chains])
+
     def then(self, transforms: Sequence[Transform]) -> Stages:
         """Return the same stages with further transforms at the end of each."""
-        return Stages(self.first_steps, [Chain((*chain.transforms, *transforms)) for chain in self.chains])
+        return self.changed(lambda before: (*before, *transforms))
 
 
 class SampleProvider(Protocol):

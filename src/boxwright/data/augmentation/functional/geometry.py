@@ -68,7 +68,9 @@ def mirror(
         flipped = [cv2.flip(mask, 1 - axis) for mask in old]
         return np.array(flipped, old.dtype).reshape(old.shape)
 
-    image = cv2.flip(sample.image, 1 - axis).reshape(sample.image.shape)  # five times as fast as NumPy
+    image = sample.image
+    if image.size:  # one without channels is as it was
+        image = cv2.flip(image, 1 - axis).reshape(image.shape)  # five times as fast as NumPy
     return sample.moved(
         image,
         boxes=boxes,
