@@ -21,10 +21,8 @@ from torch import Tensor, nn
 from boxwright.base.device import constants, without_wait
 from boxwright.base.errors import DataError
 from boxwright.nn.ops.resize import (
-    resize_antialiased,
-    resize_antialiased_to_levels,
+    TO_LEVELS,
     resize_bilinear,
-    resize_bilinear_to_levels,
     resize_nearest,
 )
 from boxwright.types.pixels import (
@@ -96,7 +94,7 @@ def to_grayscale(image: Tensor) -> Tensor:
 def _resized(resize: Resize, image: Tensor, size: tuple[int, int]) -> Tensor:
     """Return an image resized to float32, or to levels; one that already has the size is not resampled."""
     resized = image if image.shape[-3:-1] == size else resize(image, *size)
-    return resized if resize in _TO_LEVELS.values() else resized.float()
+    return resized if resize in TO_LEVELS.values() else resized.float()
 
 
 @dataclass(frozen=True)
@@ -210,15 +208,9 @@ def to_levels_resizer(
     resizer: Callable[[Tensor], tuple[Tensor, tuple[int, int]]],
 ) -> Callable[[Tensor], tuple[Tensor, tuple[int, int]]]:
     """Return a resizer for uint8 images whose results are rounded afterwards: the same, or a faster one to uint8."""
-    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer) and resizer.resize in _TO_LEVELS:
-        return replace(resizer, resize=_TO_LEVELS[resizer.resize])
+    if isinstance(resizer, FixedShapeResizer | KeepAspectRatioResizer) and resizer.resize in TO_LEVELS:
+        return replace(resizer, resize=TO_LEVELS[resizer.resize])
     return resizer
-
-
-_TO_LEVELS: dict[Resize, Resize] = {
-    resize_antialiased: resize_antialiased_to_levels,
-    resize_bilinear: resize_bilinear_to_levels,
-}
 
 
 @dataclass(frozen=True)

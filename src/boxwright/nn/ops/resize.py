@@ -115,6 +115,10 @@ def resize_antialiased_to_levels(image: Tensor, height: int, width: int, *, alig
     return resized.reshape(*image.shape[:-3], *resized.shape[1:]).movedim(-3, -1)
 
 
+# Of uint8 images, an interpolation and the one whose results are its in whole levels.
+TO_LEVELS = {resize_antialiased: resize_antialiased_to_levels, resize_bilinear: resize_bilinear_to_levels}
+
+
 def _interpolated(image: Tensor, height: int, width: int, *, antialias: bool) -> Tensor:
     """Return an image [..., H, W, C] resized by PyTorch's own function: float32 [..., height, width, C]."""
     pixels = image.float().movedim(-1, -3)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from boxwright.data.augmentation.functional.pixels import Pixels, like
 from boxwright.data.dense_pose import SurfaceSymmetry, mirrored_surface
-from boxwright.nn.ops.resize import resize_bicubic, resize_bilinear, resize_nearest
+from boxwright.nn.ops.resize import TO_LEVELS, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.types import Sample
 
 Array = NDArray[Any]
@@ -174,6 +174,8 @@ def zoom(image: Pixels, height: int, width: int, method: Resize, *, align_corner
     """Resize an image [H, W, C]; the data type stays, but bicubic resizing, which can leave 0..255, gives float32."""
     if image.shape[:2] == (height, width):
         return image
+    if image.dtype == np.uint8 and not align_corners:
+        method = TO_LEVELS.get(method, method)
     resized = method(torch.from_numpy(np.ascontiguousarray(image)), height, width, align_corners=align_corners)
     pixels = resized.contiguous().numpy()
     return pixels if method is resize_bicubic or pixels.dtype == image.dtype else like(image, pixels)
