@@ -35,7 +35,7 @@ def run_json(*arguments: object) -> str:
     return result.stdout
 
 
-def train(config: Path, model_dir: Path, steps: int, *more: object) -> str:
+def train(config: Path, model_dir: str | Path, steps: int, *more: object) -> str:
     words = ("--config", config, "--model_dir", model_dir, "--num_train_steps", steps, "--workers", 0)
     return run("train", *words, *more)
 

@@ -23,12 +23,14 @@ REFUSED = dict.fromkeys(
         ("init", "data"),
         ("train", "data"),
         ("predict", "sources"),
-        ("predict", "out"),
+        ("export", "source"),
         ("convert", "source"),
         ("benchmark", "models"),
         ("inspect", "data"),
     ]
 )
+# What may be written at an address: of an object store, not of a web server.
+WRITTEN = dict.fromkeys([("train", "model_dir"), ("predict", "out"), ("evaluate", "out"), ("export", "target")])
 # Files that are only read: opening them says that there is none. An empty text is the default of most.
 READ = dict.fromkeys(
     [
@@ -114,7 +116,7 @@ def _kinds(parameter: inspect.Parameter) -> set[Any]:
 
 
 def _is_path(words: list[str], name: str, signature: inspect.Signature) -> bool:
-    return Path in _kinds(signature.parameters[name]) or (" ".join(words), name) in {**REFUSED, **READ}
+    return Path in _kinds(signature.parameters[name]) or (" ".join(words), name) in {**REFUSED, **WRITTEN, **READ}
 
 
 PATHS = [case for case in _parameters() if _is_path(*case)]
@@ -125,7 +127,8 @@ def _arguments(words: list[str], tried: str, value: str, signature: inspect.Sign
     options, positional = [], []
     for name, parameter in signature.parameters.items():
         info = get_args(parameter.annotation)[1]
-        if name != tried and parameter.default is not inspect.Parameter.empty:
+        needed = parameter.default is inspect.Parameter.empty or (words == ["export"] and name == "source")
+        if name != tried and not needed:
             continue
         given = value if name == tried else "x"
         if isinstance(info, OptionInfo):
@@ -158,10 +161,18 @@ def test_an_address_is_refused(
     monkeypatch.setattr(remote, "DELAYS", ())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    message = _refusal(words, name, "s3://bucket/folder", signature)
+    address = "https://host/folder" if (" ".join(words), name) in WRITTEN else "s3://bucket/folder"
+    message = _refusal(words, name, address, signature)
     if (" ".join(words), name) not in READ:
-        assert "expected a path, found the address s3://bucket/folder" in message or "cannot be read frame" in message
+        assert f"expected a path, found the address {address}" in message or "cannot be read frame" in message
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "signature"), [case for case in PATHS if (" ".join(case[0]), case[1]) in WRITTEN]
+)
+def test_a_bucket_is_no_place_to_write_to(words: list[str], name: str, signature: inspect.Signature) -> None:
+    assert "s3://bucket is a whole bucket; name a place in it" in _refusal(words, name, "s3://bucket/", signature)
 
 
 @pytest.mark.parametrize(("words", "name", "signature"), PATHS, ids=lambda case: case if type(case) is str else None)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -29,7 +27,7 @@ from boxwright.data.tfrecord import TFRecordFile
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.nn.preprocessing import FixedShapeResizer
 from tests.conftest import GOLDEN
-from tests.remote_files import Bucket, open_bucket
+from tests.remote_files import Bucket, open_bucket, open_store
 
 RECORDS = GOLDEN / "records"
 CATEGORIES = load_label_map(RECORDS / "label_map.pbtxt")
@@ -253,65 +251,13 @@ def test_a_packed_file_is_unpacked_once_by_all_that_open_it(tmp_path: Path, monk
     assert (lengths, len(unpacked)) == ([6] * 8, 1)
 
 
-class Cutting:
-    """Passes connections on to a server, and breaks off every third answer that is long, in the middle."""
-
-    def __init__(self, port: int) -> None:
-        self.target, self.answers, self.cuts = port, 0, 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed at the end
-            while True:
-                near, _ = self.listener.accept()
-                far = socket.create_connection(("127.0.0.1", self.target))
-                threading.Thread(target=self._pass, args=(near, far), daemon=True).start()
-                threading.Thread(target=self._answer, args=(far, near), daemon=True).start()
-
-    def _pass(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def _answer(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                self.answers += len(data) > 2000
-                if len(data) > 2000 and self.answers % 3 == 1:
-                    self.cuts += 1
-                    target.sendall(data[: len(data) // 2])
-                    break
-                target.sendall(data)
-            for end in (source, target):
-                end.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the clients and the server
-def test_an_object_store_whose_connections_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    s3fs = pytest.importorskip("s3fs")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    cutting = Cutting(port)
-    for name, value in (
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-        ("AWS_DEFAULT_REGION", "us-east-1"),
-    ):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
-    try:
-        store = s3fs.S3FileSystem(endpoint_url=f"http://{host}:{port}")
-        store.mkdir("bucket")
+def test_an_object_store_whose_connections_are_cut(tmp_path: Path) -> None:
+    with open_store(tmp_path / "cache") as (store, cutting):
         for path in RECORDS.glob("shapes*record*"):
             store.put_file(str(path), f"bucket/{path.name}")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", cutting.address)
+        cutting.answers_to_cut = 3
         for name in ("shapes.record@2", "shapes.gz.record"):
             there, here = (
                 TFRecordDataset([f"s3://bucket/{name}"], CATEGORIES),
@@ -319,9 +265,6 @@ def test_an_object_store_whose_connections_are_cut(tmp_path: Path, monkeypatch: 
             )
             for index in range(6):
                 assert np.array_equal(there[index].image, here[index].image)
-        assert cutting.cuts
+        assert not cutting.answers_to_cut
         with pytest.raises(DataError, match=r"^s3://bucket/none: no such file$"):
             TFRecordDataset(["s3://bucket/none"], CATEGORIES)
-    finally:
-        cutting.listener.close()
-        server.stop()

@@ -33,6 +33,7 @@ from boxwright.report.metric_words import evaluation_line
 from boxwright.training.autoconfig.choices import NO_WEIGHTS, InitSettings
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Evaluated, Event, Listeners, Scalars, named_listeners
+from boxwright.training.mirror import run_folder
 from boxwright.training.settings import RunOptions, RunSettings
 from boxwright.training.stop import RunEnd
 from boxwright.training.train import train as train_run
@@ -124,7 +125,8 @@ def train(
     Args:
         config: Annotated pictures, as `data`: a folder or a data.yaml; or the configuration: a file, "preset:NAME", or
             the result of `load_config`.
-        model_dir: The run's folder; it is created. With data, "model" by default.
+        model_dir: The run's folder; it is created. With data, "model" by default. A run at an address (s3://…, gs://…)
+            lives on this machine, is copied there after each checkpoint, and fetched from there to go on.
         settings: Settings outside the configuration.
         listeners: Receive events: a function of (step, numbers by name) such as `print`, an object with `on_event` and
             `close`, or several in a list or by name. One that fails is reported and disabled. By default a terminal or
@@ -158,26 +160,27 @@ def train(
         if data is not None:
             raise ConfigError(f"train: {config} and data={str(data)!r} both name annotated pictures; pass one of them")
         config, data = None, config
-    folder = _folder(model_dir, options.pop("out", None), data)
+    named_folder = _folder(model_dir, options.pop("out", None), data)
     stretched = options.pop("stretch_schedule", False)
     reading = _reading(options, data)
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
     init = InitSettings(model=model or "", epochs=epochs, device=chosen.device, **reading)
-    plan = _configuration(config, data, init, folder, overrides)
-    own = None if dataset is None else use_own_data(plan, dataset)
-    if detector is not None:
-        use_own_detector(plan, detector)
-    # After the caller's data are known, whose number of samples decides.
-    if epochs is not None:
-        set_num_steps(plan.train_config, steps_of_epochs(plan, epochs, own)[0])  # type: ignore[arg-type]  # it has one, or that raised
-    if stretched and plan.train_config is not None and (line := stretch_schedule(plan.train_config)):
-        plan.notes.append(line)
-    # Standard output belongs to the caller's program.
-    console = Console(stderr=True)
-    named = named_listeners(listeners)
-    if listeners is None and is_watched(console) and plan.train_config is not None:
-        named = {"progress": ProgressBar(plan.train_config.num_steps, console)}
-    end = train_run(plan, folder, chosen, named, own, detector)
+    with run_folder(named_folder) as folder:
+        plan = _configuration(config, data, init, folder, overrides)
+        own = None if dataset is None else use_own_data(plan, dataset)
+        if detector is not None:
+            use_own_detector(plan, detector)
+        # After the caller's data are known, whose number of samples decides.
+        if epochs is not None:
+            set_num_steps(plan.train_config, steps_of_epochs(plan, epochs, own)[0])  # type: ignore[arg-type]  # it has one, or that raised
+        if stretched and plan.train_config is not None and (line := stretch_schedule(plan.train_config)):
+            plan.notes.append(line)
+        # Standard output belongs to the caller's program.
+        console = Console(stderr=True)
+        named = named_listeners(listeners)
+        if listeners is None and is_watched(console) and plan.train_config is not None:
+            named = {"progress": ProgressBar(plan.train_config.num_steps, console)}
+        end = train_run(plan, folder, chosen, named, own, detector)
     if end.signal:
         _raise_signal(end, folder)
     return Run(folder, end.step)
@@ -238,7 +241,7 @@ def is_data(source: str | Path) -> bool:
     )
 
 
-def _folder(model_dir: str | Path | None, out: str | Path | None, data: str | Path | None) -> Path:
+def _folder(model_dir: str | Path | None, out: str | Path | None, data: str | Path | None) -> str | Path:
     if model_dir is not None and out is not None:
         raise ConfigError("train: model_dir and out are aliases; pass one of them")
     folder = out if model_dir is None else model_dir
@@ -246,7 +249,7 @@ def _folder(model_dir: str | Path | None, out: str | Path | None, data: str | Pa
         folder = "model"
     if folder is None:
         raise ConfigError('train: name the run\'s folder: train("pipeline.config", "model"), or out="model"')
-    return Path(folder)
+    return folder
 
 
 def _configuration(

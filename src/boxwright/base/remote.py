@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from boxwright.base.errors import DataError, shortened
+from boxwright.base.errors import DataError, OutputError, shortened
 from boxwright.base.files import (
     cache_folder,
     cause,
@@ -232,6 +232,39 @@ def readable_copy(path: str) -> str:
     return str(remote_file(path).local_copy()) if is_remote(path) else path
 
 
+def upload(path: Path, address: str) -> None:
+    """Copy a file to an address, where it appears under its name only when it is whole.
+
+    Raises:
+        OutputError: If it does not arrive, also after further tries.
+    """
+
+    def put() -> None:
+        size = path.stat().st_size
+        system = _file_system(address)
+        system.put_file(str(path), address)
+        if (arrived := system.info(address)["size"]) < size:
+            raise OSError(f"{arrived:,} of {size:,} bytes arrived")
+
+    try:
+        _persistently(address, put, "written")
+    except DataError as error:
+        raise OutputError(str(error)) from None
+
+
+def remove_remote(address: str) -> None:
+    """Remove a file at an address, if there is one; an OutputError if that fails."""
+
+    def remove() -> None:
+        with suppress(FileNotFoundError):
+            _file_system(address).rm_file(address)
+
+    try:
+        _persistently(address, remove, "removed")
+    except DataError as error:
+        raise OutputError(str(error)) from None
+
+
 def _described(address: str, state: dict[str, Any]) -> RemoteFile:
     if state.get("type") == "directory":
         raise DataError(f"{without_secrets(address)}: expected a file, found a folder")
@@ -266,17 +299,23 @@ def _file_system(address: str) -> Any:
     return fsspec.filesystem(scheme, **options)
 
 
-def _persistently(address: str, act: Callable[[], T]) -> T:
-    """Return an action's result; it is tried again a few times where it fails as cut connections do."""
+def _persistently(address: str, act: Callable[[], T], what: str = "read") -> T:
+    """Return an action's result; it is tried again a few times where it fails as cut connections do.
+
+    Args:
+        what: What cannot be done, for the message.
+    """
     tries = 0
     while True:
         try:
             return act()
         except _FINAL as error:
-            raise DataError(f"{_shown(address)}: {_reason(error)}") from None
+            raise DataError(f"{_shown(address)}: {_reason(error, what)}") from None
         except _cuts() as error:
             if tries == len(DELAYS) or getattr(error, "status", None) in _REFUSALS:
-                raise DataError(f"{_shown(address)}: cannot be read, in {tries + 1} tries: {_reason(error)}") from None
+                raise DataError(
+                    f"{_shown(address)}: cannot be {what}, in {tries + 1} tries: {_reason(error, what)}"
+                ) from None
             time.sleep(DELAYS[tries])
             tries += 1
 
@@ -285,9 +324,9 @@ def _shown(address: str) -> str:
     return shortened(without_secrets(address), 400)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, what: str) -> str:
     if isinstance(error, FileNotFoundError):
-        return "no such file"
+        return "no such file" if what == "read" else "no such bucket"
     lines = cause(error).strip().splitlines()
     return shortened(without_secrets(lines[0] if lines else type(error).__name__), 200)
 

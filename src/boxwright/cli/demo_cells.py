@@ -64,7 +64,7 @@ def train_on_blood_cells(out: Path, minutes: float) -> Path | None:
     data, model_dir = copy_blood_cells(out / "blood_cells"), out / f"model-{minutes:g}-minutes"
     _show("train", data, "--minutes", f"{minutes:g}", "--set", SMALL_BACKBONE, "--model_dir", model_dir)
     words, changes = FieldOptions(minutes=minutes), [SMALL_BACKBONE]
-    train_command(words, RunSettings(), TfFlags(), data=str(data), model_dir=model_dir, set_=changes)
+    train_command(words, RunSettings(), TfFlags(), data=str(data), model_dir=str(model_dir), set_=changes)
     if not _is_complete(model_dir):
         return None
     report = out / f"report-{minutes:g}-minutes"
@@ -74,7 +74,7 @@ def train_on_blood_cells(out: Path, minutes: float) -> Path | None:
     # The package alone does not bring ONNX; PyTorch's own format needs nothing else.
     format = Format.ONNX if all(find_spec(name) for name in _ONNX) else Format.PT2
     _show("export", model_dir, "--format", format.value)
-    export_command(ExportSettings(), model_dir, format=format)
+    export_command(ExportSettings(), str(model_dir), format=format)
     if not (out / "eval" / "metrics.json").is_file():
         console.print("\nthe shipped detector on the same pictures:")
         evaluate_shipped(out)

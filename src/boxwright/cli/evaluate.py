@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
-from boxwright.base.paths import refuse_foreign_page
+from boxwright.base.outputs import check_output, local_output
+from boxwright.base.paths import refuse_foreign_page, require_path
 from boxwright.base.settings import setting
 from boxwright.cli.console import ap_line, console, importing, print_document, print_evaluation, show_progress, suggest
 from boxwright.cli.options import CheckpointOption, JsonOption, require_checkpoint
@@ -23,8 +25,12 @@ if TYPE_CHECKING:
     from boxwright.weights.open_model import Configuration
 
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="Folder for metrics.json, detections.json and pictures; default: eval in the run's."),
+    str | None,
+    typer.Option(
+        "--out",
+        metavar="PATH",
+        help="Folder for metrics.json, detections.json and pictures, here or at s3://… or gs://…; default: eval in the run's.",
+    ),
 ]
 Report = Annotated[
     Path | None,
@@ -86,23 +92,30 @@ def evaluate_command(
 
         config = _configuration(model_dir, configuration).message
         prepare_inference(tf32=settings.tf32)
-        watch(config, model_dir, out or model_dir, settings, waiting, print_watched)
+        folder = model_dir if out is None else require_path(out, "--out, with --watch")
+        watch(config, model_dir, folder, settings, waiting, print_watched)
         return
+    if out is not None:
+        check_output(out, "--out")
     if report is not None:
         refuse_foreign_page(report)
-    folder = _evaluate(model_dir, configuration, out, settings)
-    if report is not None:
-        from boxwright.cli.report import print_report
-        from boxwright.report.sources import source_of_evaluation
+    with nullcontext() if out is None else local_output(out, "--out") as place:
+        folder = _evaluate(model_dir, configuration, place, settings, out)
+        if report is not None:
+            from boxwright.cli.report import print_report
+            from boxwright.report.sources import source_of_evaluation
 
-        print_report(source_of_evaluation(folder), report, reporting)
-    if as_json:
-        print_document((folder / "metrics.json").read_text(encoding="utf-8"))
+            print_report(source_of_evaluation(folder), report, reporting)
+        document = (folder / "metrics.json").read_text(encoding="utf-8") if as_json else ""
+    if document:
+        print_document(document)
     suggest("predict", "IMAGES", "--model_dir", model_dir)
 
 
-def _evaluate(model_dir: Path, chosen: EvaluationConfiguration, out: Path | None, settings: EvaluationSettings) -> Path:
-    """Evaluate once; write and print the result, and return its folder."""
+def _evaluate(
+    model_dir: Path, chosen: EvaluationConfiguration, out: Path | None, settings: EvaluationSettings, named: str | None
+) -> Path:
+    """Evaluate once; write and print the result, and return its folder, which may be copied to the `named` address."""
     # Before the imports below, which take seconds.
     require_checkpoint(model_dir)
     with importing():
@@ -137,7 +150,7 @@ def _evaluate(model_dir: Path, chosen: EvaluationConfiguration, out: Path | None
         write_evaluation(evaluation, results, folder, step, rate, about)
     console.print(f"evaluation at step {step}" + ("" if rate is None else f", learning rate {rate:g}"))
     print_evaluation(evaluation)
-    console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}")
+    console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {named or folder}")
     console.print(ap_line(evaluation.metrics))
     return folder
 

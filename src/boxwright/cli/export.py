@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from boxwright.base.errors import CheckpointError, ExportError
+from boxwright.base.outputs import check_output, is_output_address, local_output
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, suggest
 from boxwright.cli.options import model_option, require_checkpoint, source_path
@@ -56,19 +58,20 @@ _NAMES = {format: f"detector{suffix}" for suffix, format in _SUFFIXES.items()}
 
 
 Source = Annotated[
-    Path | None,
+    str | None,
     typer.Argument(
-        parser=source_path,
         metavar="SOURCE",
         help="A run's folder or one of its checkpoints, a TF2 checkpoint, a SavedModel, or a name of boxwright weights "
         "list; or use --model_dir.",
     ),
 ]
 Target = Annotated[
-    Path | None,
+    str | None,
     typer.Argument(
+        metavar="PATH",
         help="Output file: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, out/ckpt-1 for a "
-        "TensorFlow checkpoint, or a folder for transformers; default: export/detector.onnx in the run's folder."
+        "TensorFlow checkpoint, or a folder for transformers; here or at s3://… or gs://…; default: export/detector.onnx in the "
+        "run's folder.",
     ),
 ]
 FormatName = Annotated[
@@ -127,21 +130,37 @@ def export_command(
     verify: Verify = None,
 ) -> None:
     """Export a detector to another runtime, after comparing the two; or write its weights alone."""
-    path, target = _named(source, target, model_dir)
+    path, named = _named(source, target, model_dir)
+    if named is not None:
+        check_output(named, "target")
     require_checkpoint(path)
     model = _Source(path, configuration, settings.require_license)
-    chosen = _find_format(format, target)
+    with nullcontext() if named is None else local_output(named, "target") as place:
+        words = _export(model, place, _find_format(format, place), images or [], settings, verify)
+    if named is not None and is_output_address(named):
+        console.print(f"copied to {named}")
+    else:
+        suggest(*words)
+
+
+def _export(
+    model: _Source,
+    target: Path | None,
+    chosen: Format,
+    images: list[Path],
+    settings: ExportSettings,
+    verify: Path | None,
+) -> tuple[str | Path, ...]:
+    """Write a file, or compare one; return the words of the next command."""
     if verify is None and chosen in _WEIGHTS:
-        _write_weights(model, target, chosen)
-        return
+        return _write_weights(model, target, chosen)
     if chosen is Format.TRITON:
-        settings, chosen, target = _repository_settings(path, target, settings, verify), Format.ONNX, None
+        settings, chosen, target = _repository_settings(model.path, target, settings, verify), Format.ONNX, None
     if settings.triton is not None and (chosen is not Format.ONNX or verify is not None):
         raise ExportError("--triton: Triton serves .onnx files; use it with --format onnx")
     if verify is not None:
-        _verify(model, verify, images or [], settings)
-        return
-    _write_export(model, target, chosen, images or [], settings)
+        return _verify(model, verify, images, settings)
+    return _write_export(model, target, chosen, images, settings)
 
 
 @dataclass(frozen=True)
@@ -209,8 +228,8 @@ def _repository_settings(
 
 def _write_export(
     model: _Source, target: Path | None, chosen: Format, images: list[Path], settings: ExportSettings
-) -> None:
-    """Export a detector, and print its comparison."""
+) -> tuple[str | Path, ...]:
+    """Export a detector, and print its comparison; return the words of the next command."""
     from boxwright.config.load import dump_message
     from boxwright.exporters.export import ExportDescription, export, report_path
     from boxwright.weights.open_model import export_folder, remember
@@ -242,19 +261,16 @@ def _write_export(
     console.print(f"step {step}: {path}; report: {report_path(path)}")
     if settings.triton is not None:
         _write_triton(path, settings.triton, detector.image_channels)
-    _suggest_use(path, detects_any=settings.nms is not Nms.NONE and not graph.image_size)
+    return _next_words(path, detects_any=settings.nms is not Nms.NONE and not graph.image_size)
 
 
-def _suggest_use(path: Path, *, detects_any: bool) -> None:
-    """Print the next command: one that works, as a file without suppression has no detections for `predict`."""
-    if detects_any:
-        suggest("predict", "IMAGES", "--model_dir", path)
-    else:
-        suggest("inspect", path)
+def _next_words(path: Path, *, detects_any: bool) -> tuple[str | Path, ...]:
+    """Return the next command: one that works, as a file without suppression has no detections for `predict`."""
+    return ("predict", "IMAGES", "--model_dir", path) if detects_any else ("inspect", path)
 
 
-def _verify(model: _Source, file: Path, images: list[Path], settings: ExportSettings) -> None:
-    """Compare an exported file with its detector on this machine."""
+def _verify(model: _Source, file: Path, images: list[Path], settings: ExportSettings) -> tuple[str | Path, ...]:
+    """Compare an exported file with its detector on this machine; return the words of the next command."""
     from boxwright.exporters.export import verify
     from boxwright.runtime.sessions import read_metadata
     from boxwright.weights.open_model import remember
@@ -269,10 +285,10 @@ def _verify(model: _Source, file: Path, images: list[Path], settings: ExportSett
         raise ExportError(f"{file} differs from the detector. {report.problem()}")
     about = read_metadata(file, allow_edited=settings.allow_edited)
     is_raw = about.suppression.get("in the graph") == Nms.NONE.value
-    _suggest_use(file, detects_any=not is_raw and not about.image_size)
+    return _next_words(file, detects_any=not is_raw and not about.image_size)
 
 
-def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> tuple[Path, Path | None]:
+def _named(source: str | None, target: str | None, model_dir: Path | None) -> tuple[Path, str | None]:
     """Return source and target: with --model_dir, the positional argument is the target."""
     if model_dir is not None:
         if target is not None:
@@ -280,7 +296,7 @@ def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> 
         return model_dir, source
     if source is None:
         raise ExportError("name what to export: a run's folder or a checkpoint, as in boxwright export model")
-    return source, target
+    return source_path(source), target
 
 
 def comparison_pictures(
@@ -363,7 +379,8 @@ def _require_version(config: TrainEvalPipelineConfig, chosen: Format) -> None:
         )
 
 
-def _write_weights(model: _Source, target: Path | None, chosen: Format) -> None:
+def _write_weights(model: _Source, target: Path | None, chosen: Format) -> tuple[str | Path, ...]:
+    """Write weights alone; return the words of the next command."""
     if target is None:
         raise ExportError(f"--format {chosen.value}: name what to write")
     from boxwright.weights.export_weights import (
@@ -388,6 +405,5 @@ def _write_weights(model: _Source, target: Path | None, chosen: Format) -> None:
         write_description(target.parent, config, detector.categories)
     console.print(f"{len(list(detector.network.parameters()))} variables at step {step}: {target}")
     if chosen is not Format.SAFETENSORS:
-        suggest("predict", "IMAGES", "--model_dir", target)
-    else:
-        suggest("train", "--weights", target, "--pipeline_config_path", "pipeline.config", "--model_dir", "model-2")
+        return "predict", "IMAGES", "--model_dir", target
+    return "train", "--weights", target, "--pipeline_config_path", "pipeline.config", "--model_dir", "model-2"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.base.paths import require_path
+from boxwright.base.outputs import check_output, local_output
 from boxwright.base.text import is_count
 from boxwright.cli.console import console, errors, importing, print_document, print_json_only, suggest
 from boxwright.cli.options import CheckpointOption, require_checkpoint
@@ -35,6 +35,8 @@ _WINDOW = 30  # images over which the rate is averaged
 _MANY_IMAGES = 50  # from which on an export's speed is worth a line
 _FASTER = "a file that detects faster on a CPU with small networks"
 
+_OUT = "--out, unless it ends in .parquet"
+
 Sources = Annotated[
     list[str],
     typer.Argument(
@@ -45,7 +47,9 @@ Sources = Annotated[
 Out = Annotated[
     str,
     typer.Option(
-        "--out", help="Folder for images, video and detections.json; or results.parquet, for very many images."
+        "--out",
+        help="Folder for images, video and detections.json, here or at s3://… or gs://…; or results.parquet, for very "
+        "many images.",
     ),
 ]
 Config = Annotated[
@@ -89,7 +93,7 @@ def predict_command(
     if out.rstrip("/").endswith(".parquet"):
         _predict_many(sources, model, out, many)
         return
-    require_path(out, "--out, unless it ends in .parquet")
+    check_output(out, _OUT)
     from boxwright.cli.progress import progress_bar
     from boxwright.inference.predict import predict
     from boxwright.inference.sources import ArraySource, find_sources, read_by_white_level, reconnecting
@@ -109,10 +113,15 @@ def predict_command(
             detector.require_colors(source.name)
     if detector.categories is None:
         console.print("no label map: classes are shown as numbers from 1; name one with --label_map")
-    with progress_bar() as bar:
-        done = predict(detector.detect, opened, out, settings, _shown(bar, count), detector.device, many.batch_size)
-    if done.pictures == 0:
-        raise DataError(f"{', '.join(sources)}: no image could be read")
+    with local_output(out, _OUT) as folder:
+        with progress_bar() as bar:
+            shown = _shown(bar, count)
+            done = predict(detector.detect, opened, folder, settings, shown, detector.device, many.batch_size)
+        if done.pictures == 0:
+            raise DataError(f"{', '.join(sources)}: no image could be read")
+        document = (folder / "detections.json").read_text(encoding="utf-8") if settings.as_json else ""
+    if document:
+        print_document(document)
     _print_predictions(done, out, settings)
     _require_few(len(done.errors), len(opened), settings.max_errors)
     if is_export(model_dir):
@@ -124,8 +133,6 @@ def predict_command(
 
 def _print_predictions(done: PredictionCounts, out: str, settings: PredictionSettings) -> None:
     """Print how much was detected, and where it is."""
-    if settings.as_json:
-        print_document((Path(out) / "detections.json").read_text(encoding="utf-8"))
     console.print(f"{done.objects} objects in {done.pictures} images; written to {out}")
     if done.times.skipped:
         console.print(f"{done.times.skipped} images arrived faster than they could be processed, and were skipped")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.outputs import is_output_address
+from boxwright.base.paths import require_path
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, importing, print_metrics, suggest
@@ -143,10 +146,12 @@ Config = Annotated[
     ),
 ]
 ModelDir = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--model_dir",
-        help="The run's folder, for checkpoints, log and configuration. A run in it is resumed. Default with DATA: model.",
+        metavar="PATH",
+        help="The run's folder, for checkpoints, log and configuration. A run in it is resumed. Default with DATA: model. "
+        "At s3://… or gs://… it is a copy of one on this machine.",
     ),
 ]
 Preset = Annotated[
@@ -185,13 +190,44 @@ def train_command(
     _refuse_unsupported(flags)
     if words.epochs is not None and flags.num_train_steps is not None:
         raise ConfigError("--epochs and --num_train_steps set the same field; remove one")
-    path, folder = _prepare_configuration(data, pipeline_config_path, model_dir, model, words, settings, set_ or [])
+    with _run_folder(model_dir) as folder:
+        status = _train(words, settings, flags, data, pipeline_config_path, folder, model, set_ or [])
+    if status:
+        raise typer.Exit(status)
+
+
+@contextmanager
+def _run_folder(named: str | None) -> Iterator[Path | None]:
+    """Yield the run's folder on this machine, if one is named; that of an address is kept up to date there."""
+    if named is None:
+        yield None
+    elif not is_output_address(named):
+        yield require_path(named, "--model_dir")
+    else:
+        with importing():
+            from boxwright.training.mirror import run_folder
+        with run_folder(named) as folder:
+            yield folder
+
+
+def _train(
+    words: FieldOptions,
+    settings: RunSettings,
+    flags: TfFlags,
+    data: str | None,
+    pipeline_config_path: Path | None,
+    model_dir: Path | None,
+    model: str,
+    set_: list[str],
+) -> int:
+    """Train, or evaluate as --checkpoint_dir asks; return the exit status."""
+    path, folder = _prepare_configuration(data, pipeline_config_path, model_dir, model, words, settings, set_)
     if data is not None and words.batch == "auto":  # chosen when the configuration was written
         words = replace(words, batch="")
-    config = _configured(path, words, flags, set_ or [], settings.device)
+    config = _configured(path, words, flags, set_, settings.device)
     if flags.checkpoint_dir is not None:
         _watch(config, flags.checkpoint_dir, folder, flags, settings)
-        return
+        return 0
     if flags.eval_on_train_data:
         raise ConfigError("--eval_on_train_data needs --checkpoint_dir; the log has Loss/… of the training data")
     from boxwright.pipeline.missing import require_for_training
@@ -213,8 +249,7 @@ def train_command(
         end = train(config, folder, settings, {"console": ProgressListener(progress, config)})
     if os.environ.get("RANK", "0") == "0" and not settings.profile:  # only one of torchrun's processes prints
         _suggest_next(config, folder, end.step, path)
-    if status := exit_status(end):
-        raise typer.Exit(status)
+    return exit_status(end)
 
 
 def _prepare_configuration(
