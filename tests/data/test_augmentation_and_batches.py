@@ -57,6 +57,13 @@ def test_flips_by_hand(transform: RandomHorizontalFlip, box: list[int], first_po
     assert [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] == box
 
 
+def test_every_channel_has_its_own_color_beyond_the_border() -> None:
+    image = np.arange(2 * 3 * 6, dtype=np.uint8).reshape(2, 3, 6)
+    moved = warp.warp(image, warp.translation(1, 0), (91, 92, 93, 94, 95, 96.9))
+    assert np.array_equal(moved[:, :2], image[:, 1:])
+    assert moved[:, 2].tolist() == [[91, 92, 93, 94, 95, 96]] * 2
+
+
 def cropped(window: tuple[int, int, int, int], least: float, *, clip_boxes: bool = True) -> Sample:
     return crop(sample(), window, overlapping(sample().boxes, window, least), clip_boxes=clip_boxes)
 

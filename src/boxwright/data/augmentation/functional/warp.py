@@ -12,6 +12,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +22,8 @@ from boxwright.types import Sample
 FILL = 128
 # The share of the image that TF's `_check_bbox_area` gives to a box that became empty.
 _LEAST_SIDE = np.float32(0.05)
+# OpenCV has colors of so many channels.
+_MOST_CHANNELS = 4
 Array = NDArray[Any]
 # Rows (a, b, c) and (d, e, f): the new pixel (x, y) is the old one at (ax + by + c, dx + ey + f).
 Affine = NDArray[np.float32]
@@ -89,18 +92,31 @@ def move_affine(sample: Sample, where: Affine, color: tuple[float, ...]) -> Samp
 
 def warp(image: Array, where: Affine, fill: int | tuple[float, ...]) -> Array:
     """Return an image [H, W, C] resampled at other positions; `fill` outside its border."""
-    height, width = image.shape[:2]
+    height, width, channels = image.shape
     x, y = np.arange(width, dtype=np.float32)[None], np.arange(height, dtype=np.float32)[:, None]
-    columns, rows = (_half_away(a * x + b * y + c) for a, b, c in where)
-    inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
-    resampled = image[np.where(inside, rows, 0), np.where(inside, columns, 0)]
-    resampled[~inside] = fill
-    return np.asarray(resampled)
+    # OpenCV looks pixels up by whole coordinates, in a tenth of NumPy's time; all beyond the border are alike.
+    sources = np.empty((height, width, 2), np.int16)
+    for axis, ((a, b, c), side) in enumerate(zip(where, (width, height), strict=True)):
+        sources[..., axis] = np.clip(_half_away(a * x + b * y + c), -1, side)
+    colors = np.broadcast_to(np.asarray(fill).astype(image.dtype), channels)
+    resampled = np.empty(image.shape, image.dtype)
+    no_second_map: Any = None
+    for first in range(0, channels, _MOST_CHANNELS):
+        some = slice(first, first + _MOST_CHANNELS)
+        resampled[..., some] = cv2.remap(
+            np.ascontiguousarray(image[..., some]),
+            sources,
+            no_second_map,
+            cv2.INTER_NEAREST,
+            borderMode=cv2.BORDER_CONSTANT,
+            borderValue=colors[some].tolist(),
+        ).reshape(height, width, -1)
+    return resampled
 
 
-def _half_away(places: NDArray[np.float32]) -> NDArray[np.int64]:
+def _half_away(places: NDArray[np.float32]) -> NDArray[np.float32]:
     """Round halves away from zero, as C++ does."""
-    return np.asarray(np.trunc(places + np.copysign(np.float32(0.5), places)), np.int64)
+    return np.asarray(np.trunc(places + np.copysign(np.float32(0.5), places)))
 
 
 def rotate(sample: Sample, degrees: float) -> Sample:
