@@ -7,12 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxwright.nn.ops.resize import (
-    resize_antialiased,
-    resize_antialiased_to_levels,
-    resize_bilinear,
-    resize_bilinear_to_levels,
-)
+from boxwright.nn.ops.resize import TO_LEVELS, resize_bilinear
 from boxwright.nn.preprocessing import Resize
 
 
@@ -77,9 +72,6 @@ def test_what_is_not_a_number_stays_so() -> None:
     resized = resize_bilinear(image, 8, 8).isnan()
     assert resized[2, 2].tolist() == [False, False, True]
     assert not bool(resized[4:].any())
-
-
-TO_LEVELS = {resize_antialiased: resize_antialiased_to_levels, resize_bilinear: resize_bilinear_to_levels}
 
 
 @pytest.mark.parametrize("resize", TO_LEVELS)

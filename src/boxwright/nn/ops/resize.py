@@ -98,6 +98,19 @@ def resize_antialiased(image: Tensor, height: int, width: int, *, align_corners:
     return _interpolated(image, height, width, antialias=True)
 
 
+def resize_half_pixel_to_levels(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
+    """Return `resize_half_pixel`'s result in whole levels, within one of it; on a CPU in a fraction of the time.
+
+    Args:
+        image: uint8 [..., H, W, C].
+
+    Returns:
+        uint8 [..., height, width, C].
+    """
+    del align_corners
+    return _interpolated_levels(image, height, width, antialias=False)
+
+
 def resize_antialiased_to_levels(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
     """Return `resize_antialiased`'s result in whole levels, within one of it; on a CPU in a quarter of the time.
 
@@ -108,15 +121,23 @@ def resize_antialiased_to_levels(image: Tensor, height: int, width: int, *, alig
         uint8 [..., height, width, C].
     """
     del align_corners
+    return _interpolated_levels(image, height, width, antialias=True)
+
+
+def _interpolated_levels(image: Tensor, height: int, width: int, *, antialias: bool) -> Tensor:
     # A batch before channels are moved: of a single image, PyTorch's fast kernel of bytes, whose channels are last in
     # memory, is recognized by the stride of the batch.
     pixels = image.reshape(-1, *image.shape[-3:]).permute(0, 3, 1, 2)
-    resized = F.interpolate(pixels, (height, width), mode="bilinear", align_corners=False, antialias=True)
+    resized = F.interpolate(pixels, (height, width), mode="bilinear", align_corners=False, antialias=antialias)
     return resized.reshape(*image.shape[:-3], *resized.shape[1:]).movedim(-3, -1)
 
 
 # Of uint8 images, an interpolation and the one whose results are its in whole levels.
-TO_LEVELS = {resize_antialiased: resize_antialiased_to_levels, resize_bilinear: resize_bilinear_to_levels}
+TO_LEVELS = {
+    resize_antialiased: resize_antialiased_to_levels,
+    resize_bilinear: resize_bilinear_to_levels,
+    resize_half_pixel: resize_half_pixel_to_levels,
+}
 
 
 def _interpolated(image: Tensor, height: int, width: int, *, antialias: bool) -> Tensor:
