@@ -85,7 +85,7 @@ NEED_PYTORCH = {
     "base": {"device", "distributed", "safetensors_file"},
     "cli": {"benchmarking.facts", "benchmarking.networks"},
     "data": {
-        "augmentation.autoaugment", "augmentation.caffe", "augmentation.color", "augmentation.crop",
+        "augmentation.autoaugment", "augmentation.caffe", "augmentation.crop",
         "augmentation.expanded_crop", "augmentation.flip",
         "augmentation.functional.geometry", "augmentation.functional.warp", "augmentation.mosaic", "augmentation.pad",
         "augmentation.user_transforms", "batch", "loader",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from colorsys import hsv_to_rgb, rgb_to_hsv
 from itertools import islice
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
-from boxwright.data.augmentation.color import RandomBrightness, RandomContrast, RandomGray, RandomSaturation
+from boxwright.data.augmentation.color import RandomBrightness, RandomContrast, RandomGray, RandomHue, RandomSaturation
 from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, crop, overlapping
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
 from boxwright.data.augmentation.functional import warp
@@ -55,6 +56,26 @@ def test_flips_by_hand(transform: RandomHorizontalFlip, box: list[int], first_po
     assert np.array_equal(found.masks[0] > 0, found.image[..., 0] > 0)
     rows, columns = np.nonzero(found.masks[0])
     assert [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] == box
+
+
+@pytest.mark.parametrize("turn", [-0.5, -0.2, -0.01, 0.0, 0.02, 0.5])
+def test_hues_turn_as_in_pythons_own_colorsys(turn: float) -> None:
+    class Fixed:
+        def uniform(self, low: float, high: float) -> float:
+            assert (low, high) == (-0.5, 0.5)
+            return turn
+
+    colors = np.random.default_rng(0).uniform(0, 255, (6, 7, 3)).astype(np.float32)
+    colors[0], colors[1, :, 1:] = colors[0, :, :1], 0  # grays, and pure reds
+    hsv = [rgb_to_hsv(*color) for color in colors.reshape(-1, 3).tolist()]
+    expected = np.array([hsv_to_rgb((hue + turn) % 1, *rest) for hue, *rest in hsv]).reshape(6, 7, 3)
+    for image, tolerance in ((colors, 1e-3), (colors.astype(np.uint8), 2.0)):
+        one = Sample(image, np.zeros((0, 4)), np.zeros(0))
+        found = RandomHue(0.5)(one, Fixed()).image  # type: ignore[arg-type]
+        assert found.dtype == image.dtype
+        assert np.abs(found - expected).max() < tolerance
+    gray = Sample(colors[..., :1], np.zeros((0, 4)), np.zeros(0))
+    assert RandomHue(0.5)(gray, Fixed()) is gray  # type: ignore[arg-type]
 
 
 def test_every_channel_has_its_own_color_beyond_the_border() -> None:
