@@ -10,6 +10,8 @@ measured again.
 
 records: images in TFRecord files (ten shards of one small picture again and again). index: finding the records; start:
 opening them again, and the first batch; resume: the first batch in the middle of the third epoch.
+archives, Parquet: the same in ten of WebDataset's archives, or of Parquet with 100 rows a group. index: finding the
+samples; open: the numbers of rows; read: each sample's picture file and objects, in order, nothing decoded of them.
 annotations: of a COCO file, ten an image, whose pictures are not there. first: read and packed into a table; again:
 with the table that is kept beside the file.
 files: as many small pictures with annotations beside them, opened and read whole.
@@ -109,6 +111,65 @@ def records_batch(size: int, work: Path, *, epochs: float) -> Callable[[], None]
         next(iter(training_batches(examples, StreamSettings(8, workers=0), int(epochs * size))))
 
     return run
+
+
+def _shards(size: int, work: Path, kind: str) -> Path:
+    """Return the folder of archives or of Parquet, which is made at first."""
+    import io
+    import tarfile
+
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    from boxwright.data.image_io import encode_png
+    from boxwright.data.shapes import ShapesDataset
+
+    folder = work / f"{kind}-{size}"
+    if (folder / "complete").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = encode_png(ShapesDataset(1, seed=0, size=(24, 24))[0].image)
+    objects = {"bbox": [[2.0, 3.0, 12.0, 9.0]], "category": [1]}
+    text = json.dumps({"objects": objects}).encode()
+    for shard in range(_SHARDS):
+        count, path = len(range(shard, size, _SHARDS)), folder / f"a-{shard:05d}-of-{_SHARDS:05d}.{kind}"
+        if kind == "tar":
+            with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+                for number in range(count):
+                    for ending, content in (("png", picture), ("json", text)):
+                        member = tarfile.TarInfo(f"{shard}/{number:08d}.{ending}")
+                        member.size = len(content)
+                        archive.addfile(member, io.BytesIO(content))
+                    archive.members.clear()  # type: ignore[attr-defined]
+            continue
+        group = pa.Table.from_pylist([{"image": {"bytes": picture, "path": "a.png"}, "objects": objects}] * _TOGETHER)
+        with ParquetWriter(path, group.schema) as writer:
+            for start in range(0, count, _TOGETHER):
+                writer.write_table(group.slice(0, count - start))
+    (folder / "complete").touch()
+    return folder
+
+
+def shards(size: int, work: Path, *, kind: str, reading: bool) -> Callable[[], None]:
+    """Open archives or Parquet that were never opened, or read all of their samples."""
+    from boxwright.data.row_dataset import open_parquet_rows, open_web_dataset
+    from boxwright.data.shapes import ShapesDataset
+
+    folder, categories = _shards(size, work, kind), ShapesDataset(1, seed=0).categories
+    open_rows: Any = open_web_dataset if kind == "tar" else open_parquet_rows
+    paths = [folder / f"a-?????-of-{_SHARDS:05d}.{kind}"]
+
+    def run() -> None:
+        for index in folder.glob(".*.index"):
+            index.unlink()
+        open_rows(paths, categories)
+
+    def read() -> None:
+        dataset = open_rows(paths, categories)
+        for number in range(len(dataset)):
+            dataset.encoded(number)
+
+    return read if reading else run
 
 
 def files_read(size: int, work: Path, *, kind: str) -> Callable[[], None]:
@@ -226,6 +287,10 @@ ROWS: dict[str, tuple[str, Sequence[int], Part]] = {
     "records: index": ("images", _DECADES, records_index),
     "records: start": ("images", _DECADES, partial(records_batch, epochs=0)),
     "records: resume": ("images", _DECADES, partial(records_batch, epochs=2.5)),
+    "archives: index": ("images", _DECADES, partial(shards, kind="tar", reading=False)),
+    "archives: read": ("images", _DECADES[:3], partial(shards, kind="tar", reading=True)),
+    "Parquet: open": ("images", _DECADES, partial(shards, kind="parquet", reading=False)),
+    "Parquet: read": ("images", _DECADES[:3], partial(shards, kind="parquet", reading=True)),
     "files: VOC": ("images", _DECADES[:2], partial(files_read, kind="voc")),
     "files: COCO": ("images", _DECADES[:2], partial(files_read, kind="coco")),
     "files: YOLO": ("images", _DECADES[:2], partial(files_read, kind="yolo")),

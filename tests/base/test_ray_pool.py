@@ -210,8 +210,12 @@ def do(folder: Path, task: int) -> int:
 
 
 @contextmanager
-def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Start two nodes of a cluster, which `over_ray` uses and whose workers import the tests; skip where Ray is absent."""
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
+    """Start two nodes of a cluster, which `over_ray` uses and whose workers import the tests; skip where Ray is absent.
+
+    Yields:
+        The cluster, and its second node.
+    """
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster as RayCluster
 
@@ -219,9 +223,9 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", root + os.pathsep + os.environ.get("PYTHONPATH", ""))
     cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
-        cluster.add_node(num_cpus=1)
+        second = cluster.add_node(num_cpus=1)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        yield
+        yield cluster, second
         assert len(ray.nodes()) == 2
     finally:
         ray.shutdown()
@@ -235,3 +239,23 @@ def test_two_nodes_whose_workers_are_killed(tmp_path: Path, monkeypatch: pytest.
         done = sorted(over_ray(partial(deadly, tmp_path), list(range(12)), 0, give_up=lambda task, _: -task))
         assert done == sorted([*range(7), -7, *range(8, 12)])
         assert len(list(tmp_path.glob("7-*"))) == TRIES
+
+
+def slow(seconds: float) -> Callable[[int], int]:
+    return partial(do_slowly, seconds)
+
+
+def do_slowly(seconds: float, task: int) -> int:
+    time.sleep(seconds)
+    return task
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own, of what it deprecates
+def test_a_node_that_is_killed_loses_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_nodes(monkeypatch) as (cluster, second):
+        results = over_ray(partial(slow, 0.2), list(range(40)), 0)
+        # At any moment: both workers are at work, or the second is being started.
+        done = [next(results) for _ in range(random.randrange(1, 20))]
+        cluster.remove_node(second, allow_graceful=False)
+        assert sorted([*done, *results]) == list(range(40))

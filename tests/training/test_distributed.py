@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from boxwright.types import Sample
 from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests import forked
 from tests.d_fines import DEIM
+from tests.remote_files import open_store
 from tests.training.detrs import write_config
 from tests.training.every_resizer import RESIZERS
 
@@ -314,3 +316,21 @@ def test_a_ray_cluster_starts_the_processes(small_config: Path, tmp_path: Path) 
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert read_checkpoint(CheckpointStore(tmp_path / "m").paths()[-1])["step"] == steps
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the clients and the server
+def test_a_ray_cluster_trains_a_run_at_an_address(small_config: Path, tmp_path: Path) -> None:
+    """It goes on where nothing of it is left on this machine."""
+    pytest.importorskip("ray.train", exc_type=ImportError)
+    script = Path(__file__).parents[2] / "docs" / "train_on_ray.py"
+    with open_store(tmp_path / "cache") as (store, _):
+        waiting = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600", "PYTHONPATH": os.pathsep.join(sys.path)}
+        for steps in (2, 3):
+            config = smooth_config(small_config, tmp_path, f"train_config.num_steps={steps}")
+            command = [sys.executable, str(script), str(config), "s3://bucket/run", "2"]
+            done = subprocess.run(command, env={**os.environ, **waiting}, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert store.exists(f"bucket/run/ckpt-{steps}.pt")
+            shutil.rmtree(tmp_path / "cache" / "runs")
+        assert store.exists("bucket/run/ckpt-2.pt")
