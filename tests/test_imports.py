@@ -132,3 +132,10 @@ def test_what_is_imported_without_pytorch() -> None:
     assert needing - failed.keys() == set(), "these no longer need PyTorch, or are not there: take them off the list"
     assert len(chosen) - len(failed) >= 200
     assert {"boxwright.cli.main", "boxwright.cli.commands", "boxwright.runtime.sessions"} <= {*chosen} - needing
+
+
+def test_the_program_imports_nothing_before_it_minds_ctrl_c() -> None:
+    """What is imported before `run` is called would end with Python's traceback."""
+    script = "import sys; before = {*sys.modules}; import boxwright.__main__; print(sorted({*sys.modules} - before))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "['__future__', 'boxwright', 'boxwright.__main__']\n"

@@ -34,10 +34,13 @@ Most programs need `load`, `Model`, `Result`, `train`, `Run` and `evaluate`. `Le
 The command line has the same: `boxwright --help`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+# Not of `typing`: the program imports nothing before it can tell Ctrl-C from an error.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from boxwright.api.evaluate import evaluate
     from boxwright.api.learner import Learner
     from boxwright.api.model import Model, load
@@ -138,6 +141,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name == "__version__":
         from importlib.metadata import version  # slower to import than everything else here
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from boxwright.base.errors import DataError, first_line
+from boxwright.base.errors import CheckpointError, DataError, describe_shortage, first_line, pass_shortage, translated
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,31 @@ def test_a_line_without_end_is_shortened() -> None:
     assert len(line) <= 501
     assert line.startswith("aaa")
     assert line.endswith("z")
+
+
+CPU = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    "76800 bytes. Error code 12 (Cannot allocate memory)"
+)
+GPU = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139 GiB"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError(CPU), "not enough memory (76800 bytes at once)"),
+        (RuntimeError(GPU), "not enough memory (2.50 GiB at once)"),
+        (MemoryError(), "not enough memory"),
+        (ValueError("Insufficient memory (case 10)"), "not enough memory"),
+    ],
+)
+def test_a_shortage_is_no_damage_and_is_told_without_a_librarys_words(error: Exception, said: str) -> None:
+    assert describe_shortage(error) == said
+    with pytest.raises(MemoryError, match=f"^a.pt: {re.escape(said)}$"):
+        pass_shortage(error, "a.pt")
+    with pytest.raises(MemoryError, match=f"^a.pt: {re.escape(said)}$|^$"), translated(CheckpointError, "a.pt"):
+        raise error
+
+
+def test_other_errors_are_no_shortage() -> None:
+    pass_shortage(ValueError("damaged"), "a.pt")

@@ -8,7 +8,7 @@ import pytest
 
 from boxwright.base.errors import DataError, is_shortage
 from boxwright.base.files import shown
-from boxwright.base.text import from_cell, to_cell, visible, without_secrets
+from boxwright.base.text import counted, from_cell, to_cell, visible, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,17 @@ def test_errors_of_short_memory() -> None:
     short = [MemoryError(), ValueError("Insufficient memory (case 4)"), OSError(12, "Cannot allocate memory")]
     assert all(map(is_shortage, short))
     assert not is_shortage(ValueError("truncated"))
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "expected"),
+    [
+        (0, ("image",), "0 images"),
+        (1, ("image",), "1 image"),
+        (2, ("image",), "2 images"),
+        (1, ("box", "boxes"), "1 box"),
+        (3, ("box", "boxes"), "3 boxes"),
+    ],
+)
+def test_counts(number: int, words: tuple[str, ...], expected: str) -> None:
+    assert counted(number, *words) == expected

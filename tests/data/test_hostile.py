@@ -540,9 +540,9 @@ def test_lists_name_whole_stems(tmp_path: Path, lines: str, wanted: list[str]) -
     [
         ("../../outside\n", "l.txt: line 1: .*lies outside"),
         ("a\n/etc/hostname\n", "l.txt: line 2: .*lies outside"),
-        (b"caf\xe9\n", "1 images have no annotation in .*: café"),
+        (b"caf\xe9\n", "1 image without an annotation in .*: café"),
         (b"caf\x81\n", "l.txt: not UTF-8"),
-        ("x" * 5000, "1 images have no annotation"),
+        ("x" * 5000, "1 image without an annotation"),
         ("a\0b", "null byte"),
     ],
 )

@@ -72,7 +72,7 @@ def test_bad_voc_folders(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such list; there are: some"):
         VocDataset(root, "train")
     (root / "ImageSets" / "Main" / "bad.txt").write_text("zebra\n")
-    with pytest.raises(DataError, match="1 images have no annotation"):
+    with pytest.raises(DataError, match="1 image without an annotation"):
         VocDataset(root, "bad")
     with pytest.raises(DataError, match="none of the classes in the data \\(cat\\) is in the label map \\(dog\\)"):
         VocDataset(root, categories=Categories((Category(0, 1, "dog"),)))[0]

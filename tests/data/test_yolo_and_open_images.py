@@ -177,7 +177,7 @@ def test_bad_labels(tmp_path: Path, label: str, wanted: str) -> None:
     ("text", "wanted"),
     [
         ("train: images\n", "names: expected a list"),
-        ("train: images\nnames: [a, a]\n", "two categories have the name"),
+        ("train: images\nnames: [a, a]\n", r"data\.yaml: two categories have the name 'a'"),
         ("train: images\nnames: [[a]]\n", "names: expected a list"),
         ("train: elsewhere\nnames: [a]\n", "no such folder or list"),
         ("train: labels\nnames: [a]\n", "no images in labels"),

@@ -151,7 +151,7 @@ def test_collections_follow_the_same_rule(folder: Path, tmp_path: Path) -> None:
     assert command(folder, "--out", tmp_path / "r.parquet", "--max_errors", 0.6)[0] == 0
     status, error, _ = command(folder, "--out", tmp_path / "s.parquet", "--strict", "--part_size", 3)
     assert status == 1
-    assert error == "part-000000-00000.parquet: 1 images could not be read; column `error` says why"
+    assert error == "part-000000-00000.parquet: 1 image could not be read; column `error` says why"
     assert not [name for name in os.listdir(tmp_path / "s.parquet") if name.startswith("part-000001")]
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import boxwright as bw
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
 
 TEXT = """
 train_input_reader { label_map_path: "map.pbtxt" tf_record_input_reader { input_path: ["a.record-?????-of-00002", "b"] } }
@@ -57,3 +59,15 @@ def test_a_path_set_on_the_command_line_stays(config_path: Path) -> None:
     config = bw.load_config(config_path, ["train_input_reader.label_map_path='map.pbtxt'"])
     assert config.train_input_reader is not None
     assert config.train_input_reader.label_map_path == "map.pbtxt"
+
+
+def test_an_error_names_the_folder_in_which_a_relative_path_was_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a run that was trained in another one; for absolute paths that says nothing."""
+    monkeypatch.chdir(tmp_path)
+    for path, expected in (("data/a.json", True), (str(tmp_path / "a.json"), False)):
+        reader = m.InputReader(coco_input_reader=m.CocoInputReader(annotations=path))
+        with pytest.raises(bw.DataError) as raised:
+            build_dataset(reader, "train_input_reader")
+        assert (f"; data/a.json is searched in the current folder, {tmp_path}" in str(raised.value)) is expected

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import logging
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,10 @@ from rich.console import Console
 
 import boxwright as bw
 from boxwright.cli import train
+from boxwright.data.coco import CocoDataset
+from boxwright.data.convert import write_coco
+from boxwright.data.shapes import ShapesDataset
+from boxwright.training import train as train_module
 from boxwright.training.changes import describe_changes, find_changes
 from boxwright.training.step import Learner
 from tests.conftest import Silent, small_config_text
@@ -151,3 +157,19 @@ def test_only_a_terminal_is_asked(
     assert len(asked) == at_terminal
     assert train._ask_about_changes(same, model_dir, NO_EVALUATION) is NO_EVALUATION
     assert len(asked) == at_terminal, "a change of the length alone is no question"
+
+
+def test_objects_of_a_class_that_was_added_to_the_data_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The label map of a run that is resumed, and so its network, has no place for them."""
+    shapes = ShapesDataset(4, seed=3, size=(96, 120))
+    write_coco(shapes, tmp_path / "a.json")
+    one, *others = shapes.categories
+    counts = Counter(int(label) for index in range(len(shapes)) for label in shapes[index].labels)
+    added = sum(counts[item.label] for item in others)
+    processes = SimpleNamespace(log=logging.getLogger("boxwright"))
+    for categories in (shapes.categories, bw.Categories((one,))):
+        train_module._log_reading(bw.Pipeline(), CocoDataset(tmp_path / "a.json", categories=categories), processes)
+    (record,) = caplog.records
+    assert f"left out: {added} boxes of classes that are not in the label map (" in record.getMessage()

@@ -19,6 +19,7 @@ from boxwright.api.pictures import (
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import device_name
+from boxwright.base.text import visible_line
 from boxwright.runtime.devices import require_runtime
 from boxwright.types.categories import Categories
 from boxwright.types.pixels import Scale
@@ -157,7 +158,7 @@ class Model:
 
     def __repr__(self) -> str:
         names = self.names
-        classes = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        classes = visible_line(", ".join(names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         kind = "exported" if self.is_exported else "detector"
         return f"<Model {self.path}: {kind}, step {self.step}, classes: {classes or 'not named'}>"
 

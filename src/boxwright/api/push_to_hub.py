@@ -14,6 +14,7 @@ from pathlib import Path
 
 from boxwright.base.errors import CheckpointError, ExportError, OutputError, first_line, shortened
 from boxwright.base.files import read_file, shown
+from boxwright.base.text import counted
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.formats import is_export
 from boxwright.training.log import read_lines
@@ -127,7 +128,7 @@ def _classes(categories: Categories | None) -> str:
         return "classes | not named"
     names = [_plain(category.title) for category in categories]
     rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)} classes | {', '.join(names[:_SHOWN])}{rest}"
+    return f"{counted(len(names), 'class', 'classes')} | {', '.join(names[:_SHOWN])}{rest}"
 
 
 def _table(metrics: Mapping[str, float]) -> str:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import make_folder, write_whole
+from boxwright.base.text import visible_line
 from boxwright.data.image_io import encode_jpeg, encode_picture
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.evaluation.results import detection_rows, large_values
@@ -195,7 +196,7 @@ class Result:
             return f"<Result: could not be read: {self.error}>"
         height, width = self.image_size
         counts = Counter(self.above(self.drawn_from).names())
-        classes = ", ".join(f"{count} {name}" for name, count in counts.most_common(5)) or "nothing"
+        classes = ", ".join(f"{count} {visible_line(name)}" for name, count in counts.most_common(5)) or "nothing"
         more = f" and {len(counts) - 5} more classes" if len(counts) > 5 else ""
         of = f" (score {self.drawn_from:g} or more; {len(self)} objects in all)" if self.drawn_from else ""
         where = f" in {self.source}" if self.source else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from boxwright.base.errors import BoxwrightError, ConfigError, first_line
+from boxwright.base.errors import BoxwrightError, ConfigError, first_line, is_shortage
 from boxwright.base.settings import device_name
 
 if TYPE_CHECKING:
@@ -23,13 +23,10 @@ _DEVICES = ("cpu", "cuda", "mps")
 # Only PyTorch's GPU allocator raises OutOfMemoryError. The driver ("CUDA error: out of memory"), cuBLAS, cuDNN (which
 # finds no algorithm if its workspace does not fit) and the CPU's allocators raise plain RuntimeError.
 _OUT_OF_MEMORY = (
-    "out of memory",
     "cublas_status_alloc_failed",
     "cudnn_status_alloc_failed",
     "cudnn_status_internal_error_device_allocation_failed",
     "unable to find an engine",
-    "can't allocate memory",
-    "not enough memory: you tried to allocate",
 )
 
 
@@ -124,8 +121,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that the GPU or the machine ran out of memory."""
     if isinstance(error, BoxwrightError) or not isinstance(error, RuntimeError):
         return False
-    text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or any(known in text for known in _OUT_OF_MEMORY)
+    return is_shortage(error) or any(known in str(error).lower() for known in _OUT_OF_MEMORY)
 
 
 def free_cached_memory() -> None:

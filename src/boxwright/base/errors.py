@@ -13,6 +13,7 @@ A message says what was expected, what was received, where, and what to do about
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,13 +33,28 @@ def first_line(error: BaseException) -> str:
     return shortened(lines[0], _LONGEST_LINE)
 
 
-# What libraries say in place of a MemoryError: libjpeg-turbo, Pillow, the system, and zlib.
-_SHORTAGES = ("insufficient memory", "out of memory", "cannot allocate memory", "error -4 while")
+# What libraries say in place of a MemoryError: libjpeg-turbo, Pillow, the system, zlib, and PyTorch of a GPU and a CPU.
+_SHORTAGES = (
+    *("insufficient memory", "out of memory", "cannot allocate memory", "error -4 while"),
+    *("can't allocate memory", "not enough memory: you tried to allocate", "std::bad_alloc"),
+)
 
 
 def is_shortage(error: BaseException) -> bool:
     """Return whether an error says that memory was short, which is no fault of the data that were being read."""
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _SHORTAGES)
+
+
+def describe_shortage(error: BaseException) -> str:
+    """Return what an error says of a lack of memory, without the library's own words."""
+    asked = re.search(r"allocate ([\d.]+ \w+)", str(error))
+    return f"not enough memory{f' ({asked[1]} at once)' if asked else ''}"
+
+
+def pass_shortage(error: BaseException, where: str) -> None:
+    """Raise a MemoryError in place of an error that says that memory was short, so that it counts as no damage."""
+    if is_shortage(error):
+        raise MemoryError(f"{where}: {describe_shortage(error)}") from error
 
 
 class BoxwrightError(Exception):
@@ -87,4 +103,5 @@ def translated(kind: type[BoxwrightError], what: str) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:
+        pass_shortage(error, what)
         raise kind(f"{what}: {first_line(error)}") from error

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from boxwright.base.errors import CheckpointError
+from boxwright.base.errors import CheckpointError, pass_shortage
 from boxwright.base.files import read_file, shown
 
 _KEY = "boxwright_sha256"
@@ -41,6 +41,7 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
         (length,) = struct.unpack_from("<Q", data)
         wanted = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get(_KEY)
     except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, struct.error) as error:
+        pass_shortage(error, shown(path))
         raise CheckpointError(f"{shown(path)}: not readable as safetensors: {str(error)[:200]}") from None
     if wanted is not None and wanted != _digest(tensors):
         raise CheckpointError(f"{shown(path)}: not readable as safetensors: damaged: its digest does not hold")

@@ -44,6 +44,11 @@ def without_secrets(text: str) -> str:
     return _ADDRESS.sub(lambda match: f"{match[1]}://{_QUERY.sub('', _USER.sub('', match[2]))}", text)
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return a number with what it counts: "1 image", "2 boxes"; `several` is `one` with an s unless it is given."""
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
 def to_cell(text: str) -> str:
     """Return a text for a cell of a CSV file: with a quote before what a spreadsheet would run as a formula."""
     return f"'{text}" if _FORMULA.match(text) else text

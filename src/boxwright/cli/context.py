@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from boxwright.base.text import counted
 from boxwright.cli.console import console
 from boxwright.cli.help import PlainCommand, PlainGroup
 from boxwright.cli.options import with_quiet, with_settings
@@ -122,7 +123,9 @@ def _run_tasks(
 
 def _report(job: ContextJob, written: list[ContextFileCounts]) -> None:
     images, without = sum(unit.images for unit in written), sum(unit.without for unit in written)
-    console.print(f"{images} images with context in {len(job.files)} files: {job.out}/context.record-*")
+    console.print(
+        f"{counted(images, 'image')} with context in {counted(len(job.files), 'file')}: {job.out}/context.record-*"
+    )
     if without:
         console.print(
             f"{without} of them have none: without image/date_captured or {job.settings.sequence_key}, or nothing was detected "

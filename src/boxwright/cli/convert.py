@@ -13,6 +13,7 @@ from boxwright.base.errors import DataError
 from boxwright.base.paths import refuse_source
 from boxwright.base.read_settings import LABELS_ARE, ReadSettings, parse_label_convention
 from boxwright.base.settings import setting
+from boxwright.base.text import counted
 from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.inspect import print_account
 from boxwright.cli.options import require_data
@@ -109,7 +110,7 @@ def convert_command(
         _write_for_tool(dataset, target, output.to, output.image_prefix)
         return
     _write(dataset, target, image_set, output.num_shards)
-    console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}")
+    console.print(f"{counted(len(dataset), 'image')}, {counted(len(dataset.categories), 'class', 'classes')}: {target}")
     suggest("inspect", target)
 
 
@@ -130,16 +131,16 @@ def _refuse_own_sources(source: str, target: Path) -> None:
 def _write_for_tool(dataset: Dataset, target: Path, tool: Tool, prefix: str | None) -> None:
     from boxwright.data.tool_files import write_for_tool
 
-    progress = count_progress(f"convert {len(dataset)} images")
+    progress = count_progress(f"convert {counted(len(dataset), 'image')}")
     write_for_tool(dataset, target, tool, prefix=prefix, progress=progress)
-    console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}")
+    console.print(f"{counted(len(dataset), 'image')}, {counted(len(dataset.categories), 'class', 'classes')}: {target}")
 
 
 def _write(dataset: Dataset, target: Path, image_set: str, num_shards: int) -> None:
     """Write data in the format of the target's name."""
     from boxwright.data.convert import write_coco, write_tfrecords, write_voc, write_yolo
 
-    progress = count_progress(f"convert {len(dataset)} images")
+    progress = count_progress(f"convert {counted(len(dataset), 'image')}")
     if target.suffix == ".json":
         write_coco(dataset, target, progress=progress)
     # The suffix may be a shard's number, as in train.record-00000-of-00010.

@@ -12,6 +12,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder
 from boxwright.base.read_settings import LABELS_ARE, ReadSettings, parse_label_convention
 from boxwright.base.settings import name_device, setting
+from boxwright.base.text import counted
 from boxwright.cli.console import console, print_json, print_json_only, suggest, track_progress
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _examine_data(data: Path, reading: dict[str, Any], depth: Depth, progress: P
 
     recognized = recognize(data, **reading)
     train, held_out = open_recognized(recognized)
-    counts = f"{len(train)} images" + (f" to train and {len(held_out)} to evaluate" if held_out else "")
+    counts = counted(len(train), "image") + (f" to train and {len(held_out)} to evaluate" if held_out else "")
     findings = [Finding("data", "fine", f"{recognized.kind}, {counts}")]
     findings += [Finding("data", "note", note) for note in recognized.notes]
     findings += examine_data(train, held_out, depth, progress)

@@ -13,6 +13,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.outputs import check_output, local_output
 from boxwright.base.paths import refuse_foreign_page, require_path
 from boxwright.base.settings import setting
+from boxwright.base.text import counted
 from boxwright.cli.console import ap_line, console, importing, print_document, print_evaluation, show_progress, suggest
 from boxwright.cli.options import CheckpointOption, JsonOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
@@ -150,7 +151,7 @@ def _evaluate(
         write_evaluation(evaluation, results, folder, step, rate, about)
     console.print(f"evaluation at step {step}" + ("" if rate is None else f", learning rate {rate:g}"))
     print_evaluation(evaluation)
-    console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {named or folder}")
+    console.print(f"metrics, detections and {counted(len(evaluation.pictures), 'picture')}: {named or folder}")
     console.print(ap_line(evaluation.metrics))
     return folder
 

@@ -15,6 +15,7 @@ import typer
 from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.base.outputs import check_output, is_output_address, local_output
 from boxwright.base.settings import setting
+from boxwright.base.text import counted
 from boxwright.cli.console import console, suggest
 from boxwright.cli.options import model_option, require_checkpoint, source_path
 from boxwright.exporters.other_formats import way_to
@@ -242,7 +243,7 @@ def _write_export(
     if settings.context is not None:
         remember(detector, settings.context)
     pictures, origin = comparison_pictures(images, config, detector)
-    console.print(f"compared on {len(pictures)} images: {origin}")
+    console.print(f"compared on {counted(len(pictures), 'image')}: {origin}")
     with console.status("exporting …"):
         report = export(
             detector,

@@ -13,6 +13,7 @@ from boxwright.base.errors import DataError
 from boxwright.base.paths import refuse_foreign_page
 from boxwright.base.read_settings import ReadSettings
 from boxwright.base.settings import setting
+from boxwright.base.text import counted, visible_line
 from boxwright.cli.console import console, count_progress, print_json, suggest
 from boxwright.cli.options import JsonOption, require_data
 from boxwright.runtime.formats import EXPORTS
@@ -180,7 +181,7 @@ def _draw(samples: Sequence[Sample], categories: Categories, sheet: Path) -> Non
     drawn = [draw_sample(sample, categories, fit=SHEET_CELL) for sample in samples]
     titles = [sample.id[-40:] for sample in samples]
     write_whole(sheet, encode_picture(contact_sheet(drawn, titles, cell=None), sheet.suffix))
-    console.print(f"contact sheet of {len(samples)} images: {sheet}")
+    console.print(f"contact sheet of {counted(len(samples), 'image')}: {sheet}")
 
 
 def _describe(path: str) -> None:
@@ -193,7 +194,7 @@ def _describe(path: str) -> None:
     # An edited file is described as well; the row of its checksum says that it is edited.
     metadata = read_metadata(path, allow_edited=True)
     classes = metadata.classes()
-    names = "unknown" if classes is None else ", ".join(f"{item.id} {item.title}" for item in classes)
+    names = "unknown" if classes is None else ", ".join(f"{item.id} {visible_line(item.title)}" for item in classes)
     suppression = ", ".join(f"{name} {value}" for name, value in metadata.suppression.items())
     rows = {
         "format": f"{metadata.format}, {metadata.precision}",
@@ -254,7 +255,7 @@ def _show_augmented(data: str, output: Output) -> None:
     write_whole(choices, "\n".join(texts) + "\n")
     for text in texts[:_SHOWN]:
         console.print(text)
-    console.print(f"{len(previews)} samples as the network sees them: {sheet}; choices: {choices}")
+    console.print(f"{counted(len(previews), 'sample')} as the network sees them: {sheet}; choices: {choices}")
     suggest("train", "--pipeline_config_path", data, "--model_dir", "model")
 
 
@@ -269,14 +270,15 @@ def _print(survey: Survey, categories: Categories) -> None:
 
     total = sum(survey.boxes.values())
     console.print(
-        f"{survey.images} images, {f'{survey.empty} without objects' if survey.empty else 'all with objects'}; {total} boxes, "
+        f"{counted(survey.images, 'image')}, {f'{survey.empty} without objects' if survey.empty else 'all with objects'}; "
+        f"{counted(total, 'box', 'boxes')}, "
         f"{survey.difficult} difficult, {survey.crowds} crowds"
     )
     sizes = ", ".join(f"{width}×{height} ({count})" for (height, width), count in survey.sizes.most_common(5))
     more = len(survey.sizes) - 5
     console.print(f"sizes: {sizes}" + (f" and {more} more" if more > 0 else ""))
     if survey.left_out:
-        console.print(f"{survey.left_out} boxes of classes missing from the label map are not counted")
+        console.print(f"not counted: {counted(survey.left_out, 'box', 'boxes')} of classes missing from the label map")
     console.print("boxes: " + ", ".join(f"{survey.areas[name]} {name}" for name in ("small", "medium", "large")))
     table = Table("class", "id", "boxes", "share", "images", box=None, padding=(0, 2, 0, 0))
     for category in categories:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import boxwright
-from boxwright.base.errors import BoxwrightError
+from boxwright.base.errors import BoxwrightError, describe_shortage, is_shortage
 from boxwright.base.files import cause, shown
 from boxwright.base.text import without_secrets
 from boxwright.base.threads import prepare_threads
@@ -99,8 +99,14 @@ def main() -> None:
         name = f"{shown(error.filename)}: " if isinstance(error.filename, str) else ""
         errors.print(f"error: {name}{without_secrets(cause(error))}", style="red")
         sys.exit(1)
-    except MemoryError as error:
-        errors.print(f"error: {error if error.args else 'not enough memory'}", style="red")
+    except Exception as error:
+        if not is_shortage(error):
+            raise
+        # Libraries say where in their sources it was.
+        errors.print(
+            f"error: {error if isinstance(error, MemoryError) and error.args else describe_shortage(error)}",
+            style="red",
+        )
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted")

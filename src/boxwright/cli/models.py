@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from boxwright.base.text import counted
 from boxwright.cli.console import errors, print_json
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
     if milliseconds is not None:
         print(f"time        {milliseconds:.0f} ms per image, measured now on this machine's CPU, random weights")
     if train is not None:
-        print(f"training    {train.num_steps} steps of {train.batch_size} images")
+        print(f"training    {counted(train.num_steps, 'step')} of {counted(train.batch_size, 'image')}")
         if train.fine_tune_checkpoint:
             print(f"starts from {train.fine_tune_checkpoint}, which must exist; or set fine_tune_checkpoint")
     print(f"file        {preset_path(name)}")

@@ -15,7 +15,7 @@ import typer
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.outputs import check_output, local_output
-from boxwright.base.text import is_count
+from boxwright.base.text import counted, is_count
 from boxwright.cli.console import console, errors, importing, print_document, print_json_only, suggest
 from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
@@ -133,9 +133,11 @@ def predict_command(
 
 def _print_predictions(done: PredictionCounts, out: str, settings: PredictionSettings) -> None:
     """Print how much was detected, and where it is."""
-    console.print(f"{done.objects} objects in {done.pictures} images; written to {out}")
+    console.print(f"{counted(done.objects, 'object')} in {counted(done.pictures, 'image')}; written to {out}")
     if done.times.skipped:
-        console.print(f"{done.times.skipped} images arrived faster than they could be processed, and were skipped")
+        console.print(
+            f"skipped, as they arrived faster than they could be processed: {counted(done.times.skipped, 'image')}"
+        )
     if settings.profile:
         _print_profile(done)
     for line in done.errors:
@@ -250,17 +252,19 @@ def _watch_parts(parts: Iterator[Part], units: int, *, strict: bool) -> None:
         start, images, seen = time.monotonic(), 0, set[str]()
         for part in parts:
             if strict and part.errors:
-                raise DataError(f"{part.name}: {part.errors} images could not be read; column `error` says why")
+                raise DataError(
+                    f"{part.name}: {counted(part.errors, 'image')} could not be read; column `error` says why"
+                )
             images += part.rows
             # part-000017-00003.parquet is of the unit before the last hyphen.
             seen.add(part.name[: part.name.rindex("-")])
             rate = images / max(time.monotonic() - start, 1e-9)
-            bar.update(task, completed=len(seen), rate=f"{rate:.1f} images/s", numbers=(f"{images} images",))
+            bar.update(task, completed=len(seen), rate=f"{rate:.1f} images/s", numbers=(counted(images, "image"),))
 
 
 def _print_result(job: Job, parts: list[Part], most: float) -> None:
     images, unreadable = sum(part.rows for part in parts), sum(part.errors for part in parts)
-    console.print(f"{images} images in {len(parts)} Parquet files: {job.out}")
+    console.print(f"{counted(images, 'image')} in {counted(len(parts), 'Parquet file')}: {job.out}")
     if unreadable:
         console.print(f"{unreadable} of them could not be read; column `error` says why")
     _require_few(unreadable, images, most)

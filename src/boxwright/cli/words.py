@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import IGNORE_EXIF, LOST, MOST_LOST, PATHS_OUTSIDE, ReadSettings
 from boxwright.base.settings import setting
+from boxwright.base.text import counted
 
 if TYPE_CHECKING:
     from boxwright.config.message import Message
@@ -99,7 +100,10 @@ def _steps(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int, str]:
 
     steps, count = steps_of_epochs(config, epochs)
     batch = config.train_config.batch_size if config.train_config else 0
-    return steps, f"{epochs:g} epoch{'' if epochs == 1 else 's'} of {count} images, {batch} per step: {steps} steps"
+    return (
+        steps,
+        f"{epochs:g} epoch{'' if epochs == 1 else 's'} of {counted(count, 'image')}, {batch} per step: {counted(steps, 'step')}",
+    )
 
 
 def _schedule(config: TrainEvalPipelineConfig) -> tuple[str, str, Any] | None:

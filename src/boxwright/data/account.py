@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError, first_line
+from boxwright.base.text import counted
 from boxwright.data.dataset import Dataset
 from boxwright.data.groundtruth import HiddenRegionsDataset
 from boxwright.data.image_io import ImageHeader, upright_by_size
 from boxwright.data.listed import ListedDataset
 from boxwright.data.picture_dataset import PictureDataset
-from boxwright.data.reading import Notices, ReasonCounts
+from boxwright.data.reading import UNKNOWN_CLASS, Notices, ReasonCounts
 from boxwright.data.survey import suspicion
 from boxwright.types import Sample
 
@@ -133,18 +134,18 @@ class DatasetUsage:
             raise DataError(
                 f"{name}: {lost:.0%} of the boxes or pictures would not be used, more than {most:.0%}:\n  "
                 + "\n  ".join([*self.lines()[:2], *causes[:_SHOWN]])
-                + (f"\n  left out: {undecodable} pictures that cannot be decoded" if undecodable else "")
+                + (f"\n  left out: {counted(undecodable, 'picture')} that cannot be decoded" if undecodable else "")
                 + "\ncorrect them, or write what can be used with doctor --fix; --most_lost 1 goes on without them"
             )
 
     def lines(self) -> list[str]:
         """Return the account, a sentence a line."""
-        ignored = f", {self.ignored} regions to ignore" if self.ignored else ""
+        ignored = f", {counted(self.ignored, 'region')} to ignore" if self.ignored else ""
         total = self.boxes + self.ignored + self.dropped.total()
+        files = counted(self.files, "picture or annotation", "pictures or annotations")
         lines = [
-            f"{self.files} pictures or annotations: {self.samples} used ({self.empty} without objects), "
-            f"{self.left_out.total()} left out",
-            f"{total} boxes: {self.boxes} used{ignored}, {self.dropped.total()} dropped",
+            f"{files}: {self.samples} used ({self.empty} without objects), {self.left_out.total()} left out",
+            f"{counted(total, 'box', 'boxes')}: {self.boxes} used{ignored}, {self.dropped.total()} dropped",
         ]
         lines += [f"left out: {line}" for line in self.left_out.lines()]
         lines += [f"dropped: {line}" for line in self.dropped.lines()]
@@ -155,7 +156,14 @@ class DatasetUsage:
         if self.left_out.total() or self.dropped.total() or self.assumed.total() or self.ignored:
             return self.lines()
         empty = f" ({self.empty} without objects)" if self.empty else ""
-        return [f"{self.samples} images{empty} and {self.boxes} boxes; all are used"]
+        return [f"{counted(self.samples, 'image')}{empty} and {counted(self.boxes, 'box', 'boxes')}; all are used"]
+
+
+def notices_of(dataset: Dataset) -> Notices:
+    """Return what a data set's reader noticed when it opened pictures in files; nothing for other data."""
+    while isinstance(dataset, ListedDataset | HiddenRegionsDataset):
+        dataset = dataset.whole
+    return dataset.notices if isinstance(dataset, PictureDataset) else Notices()
 
 
 def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[int]] = iter) -> DatasetUsage:
@@ -168,7 +176,7 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
     whole, indices = (dataset.whole, dataset.indices) if isinstance(dataset, ListedDataset) else (dataset, None)
     if isinstance(whole, HiddenRegionsDataset):
         whole = whole.whole
-    noticed = whole.notices if isinstance(whole, PictureDataset) else Notices()
+    noticed = notices_of(whole)
     dropped, left_out, assumed = (copy.deepcopy(counts) for counts in (noticed.boxes, noticed.files, noticed.assumed))
     samples = empty = boxes = ignored = 0
     unreadable: list[int] = []
@@ -193,7 +201,7 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
         ignored += len(np.unique(sample.boxes[crowd], axis=0))
         boxes += int((~useless & ~crowd).sum())
         if not isinstance(whole, PictureDataset):
-            dropped.add("of classes that are not in the label map", sample.filename, sample.left_out)
+            dropped.add(UNKNOWN_CLASS, sample.filename, sample.left_out)
         if turned:
             assumed.add(turned, sample.filename)
     for rare, other in near_equal_names(names):

@@ -20,7 +20,7 @@ from boxwright.base.errors import DataError
 from boxwright.base.text import is_count
 from boxwright.data.image_io import ImageHeader
 from boxwright.data.picture_dataset import BoxesAre, Size
-from boxwright.data.reading import Notices
+from boxwright.data.reading import UNKNOWN_CLASS, Notices
 from boxwright.types import Categories, Category, Sample
 from boxwright.types.categories import FREQUENCIES, ids
 
@@ -308,7 +308,7 @@ def annotations_by_image(
             )
         elif category not in labeled:
             kept.left_out[image] += 1
-            notices.boxes.add("of classes that are not in the label map", ids[category])
+            notices.boxes.add(UNKNOWN_CLASS, ids[category])
         else:
             kept.of_image.setdefault(image, []).append(row)
     return kept

@@ -19,7 +19,7 @@ from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.base.text import to_number
 from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.picture_files import pictures_in
-from boxwright.data.reading import Notices, checked_sample, inside, read_table, read_text, reading_csv
+from boxwright.data.reading import UNKNOWN_CLASS, Notices, checked_sample, inside, read_table, read_text, reading_csv
 from boxwright.types import Categories, Category, Sample
 
 _DESCRIPTIONS = ("class-descriptions-boxable.csv", "class-descriptions.csv", "oidv7-class-descriptions-boxable.csv")
@@ -95,7 +95,7 @@ class OpenImagesDataset(PictureDataset):
         for path in pictures_in(self.folder) if is_folder(self.folder) else ():
             self._pictures.setdefault(path.stem, []).append(path)
         dropped = int((self._labels < 0).sum())
-        self.notices.boxes.add("of classes that are not in the label map", times=dropped)
+        self.notices.boxes.add(UNKNOWN_CLASS, times=dropped)
 
     def __len__(self) -> int:
         return len(self.images)

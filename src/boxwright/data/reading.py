@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.base.errors import BoxwrightError, DataError
+from boxwright.base.errors import BoxwrightError, DataError, is_shortage
 from boxwright.base.files import cause, read_file, shown
 from boxwright.base.limits import COORDINATE
 from boxwright.base.text import from_cell, to_number
@@ -37,6 +37,8 @@ _XML_DECLARATION = re.compile(r"^\ufeff?<\?xml[^>]*\?>")
 # Characters outside XML 1.0, and the carriage return, which XML readers turn into a line feed.
 NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LONGEST_EXAMPLE = 400
+# The reason of notices and accounts for boxes whose class the label map lacks.
+UNKNOWN_CLASS = "of classes that are not in the label map"
 
 
 @dataclass
@@ -98,11 +100,11 @@ def reading(where: str) -> Iterator[None]:
         yield
     except BoxwrightError:
         raise
-    except MemoryError as error:
-        raise BoxwrightError(f"{where}: not enough memory to read it; fewer workers need less") from error
-    except OSError as error:
-        raise DataError(f"{where}: {cause(error)}") from error
     except Exception as error:  # libraries raise all kinds of exceptions for malformed files
+        if is_shortage(error):
+            raise BoxwrightError(f"{where}: not enough memory to read it; fewer workers need less") from error
+        if isinstance(error, OSError):
+            raise DataError(f"{where}: {cause(error)}") from error
         raise DataError(f"{where}: {type(error).__name__}: {str(error)[:_MOST_SHOWN]}") from error
 
 

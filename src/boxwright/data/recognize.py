@@ -18,6 +18,7 @@ from pathlib import Path
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.base.read_settings import LabelConvention
+from boxwright.base.text import counted
 from boxwright.data.archives import is_archive, unpacked
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
 from boxwright.data.cvat import CVAT_ANNOTATIONS, is_cvat_text
@@ -159,8 +160,7 @@ def _nothing_recognized(path: Path, data: str | Path) -> DataError:
     files = [item for item in path.rglob("*") if item.is_file()] if is_folder(path) else []
     pictures = [item for item in files if is_picture(item)]
     others = Counter(item.suffix.lower() or "without ending" for item in files if item not in set(pictures))
-    count = "1 image" if len(pictures) == 1 else f"{len(pictures)} images"
-    annotations = f"{count} and no annotations" if pictures else "no known format"
+    annotations = f"{counted(len(pictures), 'image')} and no annotations" if pictures else "no known format"
     annotations += "".join(f", {number} {ending}" for ending, number in others.most_common(4))
     classes = sorted({item.parent.name for item in pictures if item.parent != path})
     if len(classes) > 1 and not others:

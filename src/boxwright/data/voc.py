@@ -21,10 +21,20 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown, write_whole
+from boxwright.base.text import counted
 from boxwright.data.coordinates import in_order, look_like_sizes
 from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.picture_files import PictureFiles, files_below, fold_name
-from boxwright.data.reading import NOT_XML, Notices, checked_sample, find_labels, inside, numbered_lines, reading
+from boxwright.data.reading import (
+    NOT_XML,
+    UNKNOWN_CLASS,
+    Notices,
+    checked_sample,
+    find_labels,
+    inside,
+    numbered_lines,
+    reading,
+)
 from boxwright.data.rotated import Box
 from boxwright.data.voc_pictures import (
     PRESERVED,
@@ -137,7 +147,8 @@ class VocDataset(PictureDataset):
         missing = [stem for stem in stems if not self._has_stem(stem)]
         if missing:
             raise DataError(
-                f"{path}: {len(missing)} images have no annotation in {self._annotations}: {shown(missing[0])}, …"
+                f"{path}: {counted(len(missing), 'image')} without an annotation in {self._annotations}: "
+                f"{shown(missing[0])}{', …' if len(missing) > 1 else ''}"
             )
         if not stems:
             raise DataError(f"{path}: the list is empty")
@@ -267,7 +278,7 @@ class VocDataset(PictureDataset):
             labels = find_labels(names, given, self.name)
             missing = {name: count for name, count in names.items() if name not in labels}
             example = ", ".join(sorted(missing))
-            self.notices.boxes.add("of classes that are not in the label map", example, sum(missing.values()))
+            self.notices.boxes.add(UNKNOWN_CLASS, example, sum(missing.values()))
             return given, labels
         problems = [entry.problem for entry in self._entries if entry.problem]
         if not names and problems:

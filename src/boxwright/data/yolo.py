@@ -210,9 +210,11 @@ class YoloDataset(PictureDataset):
     def _choose_classes(self, layout: YoloLayout, categories: Categories | None, *, keypoints: bool) -> None:
         points = layout.keypoint_names if keypoints and layout.keypoint_names else ((),) * len(layout.names)
         names = zip(layout.names, points, strict=True)
-        own = Categories(
-            tuple(Category(label, label + 1, name, keypoints=own) for label, (name, own) in enumerate(names))
-        )
+        items = tuple(Category(label, label + 1, name, keypoints=own) for label, (name, own) in enumerate(names))
+        try:
+            own = Categories(items)
+        except DataError as error:
+            raise DataError(f"{layout.path}: {error}") from None
         self.categories = categories or own
         self._labels = [find_label(name, self.categories, layout.path) for name in layout.names]
         self._keypoint_names = layout.keypoint_names

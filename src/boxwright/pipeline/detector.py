@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from boxwright.base.errors import is_shortage
 from boxwright.config.build import require
 from boxwright.config.support import refuse_contradictions, refuse_unsupported
 from boxwright.families.table import find_family
@@ -44,9 +45,9 @@ def build_detector(
             detector.network.lay_anchors(size, detector.preprocessor.resizer.channels)
         detector.white_level = white_level(config) if isinstance(config, m.TrainEvalPipelineConfig) else 0.0
         return detector
-    except MemoryError:
-        raise model.refusal("", "not enough memory for the network that it describes") from None
-    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AssertionError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        if is_shortage(error):
+            raise model.refusal("", "not enough memory for the network that it describes") from None
         # Errors in torch or timm that no check above anticipates, such as inconsistent sizes.
         reason = (str(error).splitlines() or [""])[0][:300]
         raise model.refusal(

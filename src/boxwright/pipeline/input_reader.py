@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from boxwright.data.voc import VocDataset
 from boxwright.data.wider_face import WiderFaceDataset
 from boxwright.data.yolo import YoloDataset
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.data_paths import is_placeholder, require_data
+from boxwright.pipeline.data_paths import is_placeholder, lost_path, require_data
 from boxwright.types import Categories
 
 
@@ -120,6 +121,18 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     """
     reader = check_reader(config, path, known=categories is not None)
     require_data(reader, path)
+    try:
+        return _open_dataset(reader, categories)
+    except DataError as error:
+        if not (lost := lost_path(reader)):
+            raise
+        raise DataError(
+            f"{error}; {lost} is searched in the current folder, {Path.cwd()}: a run whose paths are relative is used "
+            "from where it was trained"
+        ) from None
+
+
+def _open_dataset(reader: m.InputReader, categories: Categories | None) -> Dataset:
     categories = load_label_map(readable_copy(as_here(reader.label_map_path))) if _names_classes(reader) else categories
     dataset: Dataset = build_chosen(reader, "input_reader", _READERS, categories, reader)
     dataset = with_white_level(dataset, reader.white_level)
@@ -127,8 +140,8 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
         dataset = HiddenRegionsDataset(dataset)
     if not reader.sample_list:
         return dataset
-    path = readable_copy(as_here(reader.sample_list))
-    return ListedDataset(dataset, read_sample_list(path), path)
+    listed = readable_copy(as_here(reader.sample_list))
+    return ListedDataset(dataset, read_sample_list(listed), listed)
 
 
 _MASKS: dict[m.InstanceMaskType, MaskEncoding] = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from boxwright.base.text import counted
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.transform import apply_recorded
 from boxwright.data.batch import Batch, to_input
@@ -115,7 +116,8 @@ def preview_training(config: m.TrainEvalPipelineConfig, count: int, *, step: int
         size = f"{sample.image.shape[1]}×{sample.image.shape[0]}"
         previews.append(
             Preview(
-                replace(sample, image=as_levels(sample.image)), (*lines, f"input: {size}, {len(sample.boxes)} objects")
+                replace(sample, image=as_levels(sample.image)),
+                (*lines, f"input: {size}, {counted(len(sample.boxes), 'object')}"),
             )
         )
     return dataset, previews

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxwright.base.errors import CheckpointError, ConfigError
+from boxwright.base.errors import CheckpointError, ConfigError, pass_shortage
+from boxwright.base.text import counted
 from boxwright.base.threads import MOST_THREADS, usable_cpus
 from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import InitialShares, shares_of_layers, shares_of_new
@@ -270,6 +271,7 @@ class TrainingState:
             if content["scaler"] and self.scaler.is_enabled():
                 self.scaler.load_state_dict(content["scaler"])
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+            pass_shortage(error, "the checkpoint")
             lines = str(error).splitlines() or [type(error).__name__]
             # The first line of load_state_dict's message only says that there are errors.
             first = lines[min(1, len(lines) - 1)].strip()
@@ -363,7 +365,7 @@ def run_threads(asked: int, content: Mapping[str, Any] | None, log: logging.Logg
 
 
 def _line(count: int, begun: int, before: int) -> str:
-    line = f"{count} thread{'' if count == 1 else 's'}"
+    line = counted(count, "thread")
     if begun and count != begun:
         line += f", {begun} until now: rounding makes results differ from those of an uninterrupted run"
     elif begun and count != before:

@@ -14,12 +14,15 @@ import torch
 from boxwright.base.device import is_out_of_memory, random_devices, tf32_allowed, usable_device, usual_modes
 from boxwright.base.distributed import Processes, join_processes
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
+from boxwright.base.text import counted, visible_line
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
+from boxwright.data.account import notices_of
 from boxwright.data.dataset import Dataset, with_white_level
 from boxwright.data.loader import BatchStream, training_batches
 from boxwright.data.own_dataset import OwnDataset
 from boxwright.data.pixel_scale import measure_white_level
+from boxwright.data.reading import UNKNOWN_CLASS
 from boxwright.data.worker_folder import clear_worker_folders
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
@@ -182,8 +185,7 @@ def _prepare(
     config = begun
     _log_changes(config, newest, settings, processes)
     plan = plan.with_seed(_seed(newest, settings.seed))
-    if meaning := explain_version(config):
-        processes.log.info(meaning)
+    _log_reading(config, dataset, processes)
     device = resources.enter_context(_device(settings, processes))
     resources.enter_context(torch.random.fork_rng(random_devices(device)))  # the caller's numbers go on as before
     detector = _place_detector(config, plan, dataset, own_detector, device)
@@ -239,6 +241,16 @@ def _with_white_level(
     if line:
         processes.log.warning(line)
     return state_white_level(config, level)
+
+
+def _log_reading(config: m.TrainEvalPipelineConfig, dataset: Dataset, processes: Processes) -> None:
+    """Say which TensorFlow's rules hold, and which boxes are not learned: of a class that was added to a run's data."""
+    if meaning := explain_version(config):
+        processes.log.info(meaning)
+    boxes = notices_of(dataset).boxes
+    if count := boxes.counts[UNKNOWN_CLASS]:
+        left_out = f"{counted(count, 'box', 'boxes')} {UNKNOWN_CLASS} ({visible_line(boxes.examples[UNKNOWN_CLASS])})"
+        processes.log.warning(f"{dataset.name}: left out: {left_out}")
 
 
 def _place_detector(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
+from boxwright.base.text import visible_line
 from boxwright.families.shared.source_weights import SourceWeights
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import ClassLayer, Network, Parts, is_within
@@ -276,10 +277,10 @@ def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[Sourc
         # Nothing of the predictor can be used: drop it, so that all of it is reset.
         others = {n: v for n, v in weights.values.items() if not is_within(n, parts.class_outputs)}
         return replace(weights, values=others), "classes: none of the checkpoint's; all start fresh"
-    fresh = f"; {', '.join(surgery.fresh)} start fresh" if surgery.fresh else ""
+    fresh = f"; {visible_line(', '.join(surgery.fresh))} start fresh" if surgery.fresh else ""
     return replace(
         weights, values={**weights.values, **mapped}
-    ), f"classes: {', '.join(surgery.kept)} kept by name{fresh}"
+    ), f"classes: {visible_line(', '.join(surgery.kept))} kept by name{fresh}"
 
 
 # TF leaves out gains that a configuration fixes at 1 (scale: false), so no checkpoint of TF's has them.

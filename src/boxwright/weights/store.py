@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from boxwright.base.errors import CheckpointError, DataError, OutputError, first_line
+from boxwright.base.errors import CheckpointError, DataError, OutputError, first_line, pass_shortage
 from boxwright.base.files import is_folder, open_regular, open_whole, partial_files, reading_file, shown
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
@@ -118,6 +118,7 @@ def _load(path: str | Path, verify: Callable[[BinaryIO], object]) -> Any:
     except pickle.UnpicklingError:
         problem = "it holds more than tensors and plain data, which could run code, or is damaged"
     except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds of exceptions for other files
+        pass_shortage(error, shown(path))
         problem = first_line(error)
     raise CheckpointError(f"{shown(path)}: not a readable checkpoint: {problem}")
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from boxwright.base.errors import CheckpointError
+from boxwright.base.errors import CheckpointError, pass_shortage
 from boxwright.base.quiet import quiet
 from boxwright.families.shared.source_weights import Names, SourceWeights, conv_norm_names, unchanged
 from boxwright.nn.backbones.efficientnet import EfficientNet, MBConv
@@ -200,7 +200,8 @@ def _converted(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     try:
         marked = read({**state, **{key: torch.full_like(value, torch.nan) for key, value in floats.items()}})
         values = read({key: value.clone() for key, value in state.items()})
-    except Exception:  # noqa: BLE001  # of some hundred functions, each with its own for files of another network
+    except Exception as error:  # noqa: BLE001  # of some hundred functions, each with its own for files of another network
+        pass_shortage(error, "reading the file")
         return {}
     return {
         key: value for key, value in values.items() if marked[key].is_floating_point() and marked[key].isnan().all()

@@ -94,7 +94,7 @@ def test_plain_pictures_that_differ_in_color_alone_are_no_reason_to_fail(tmp_pat
         images.append({"id": number, "file_name": f"{number}.png", "height": 40, "width": 40})
     content = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "a"}]}
     (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(bw.DataError, match="4 images in 1 groups of near-duplicates"):
+    with pytest.raises(bw.DataError, match="4 images in 1 group of near-duplicates"):
         split_dataset(CocoDataset(tmp_path / "a.json", tmp_path))
 
 

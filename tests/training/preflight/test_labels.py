@@ -6,7 +6,7 @@ import pytest
 
 from boxwright.data.shapes import ShapesDataset
 from boxwright.training.preflight.labels import check_queries
-from boxwright.training.preflight.records import read_records
+from boxwright.training.preflight.records import read_records, some
 from tests.exporters.small_detectors import build
 from tests.rf_detrs import RF_DETR
 
@@ -29,3 +29,7 @@ def test_images_with_more_objects_than_queries() -> None:
 @pytest.mark.parametrize(("text", "queries"), [(RF_DETR, 20), (RF_DETR.replace("queries: 20", "queries: 7"), 7)])
 def test_a_network_says_how_many_objects_it_can_learn(text: str, queries: int) -> None:
     assert build(text).network.most_objects == queries
+
+
+def test_names_of_two_lines_stay_in_their_line() -> None:
+    assert some(["a\nb", *"cdefghij"]).startswith(r"a\u000ab, c, ")

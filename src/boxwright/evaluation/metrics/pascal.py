@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.text import visible_line
 from boxwright.evaluation.metrics.average_precision import all_points, eleven_points, precision_and_recall
 from boxwright.evaluation.metrics.matching import NOBODY, claim_best
 from boxwright.evaluation.metrics.metric import Curve, Matches, MetricResult, verified_or_present
@@ -248,7 +249,11 @@ class PascalMetrics:
         if np.isnan(mean):
             return [f"{name} is NaN: no image has an object that counts"]
         without = [category.name for category in self.categories if self._objects[category.label] == 0]
-        lines = [f"{self.rules.prefix}: NaN for classes without objects: {', '.join(without)}"] if without else []
+        lines = (
+            [f"{self.rules.prefix}: NaN for classes without objects: {visible_line(', '.join(without))}"]
+            if without
+            else []
+        )
         return [*lines, f"{name} is 0: no detection overlaps an object of its class"] if mean == 0 else lines
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from boxwright.base.errors import CheckpointError
+from boxwright.base.errors import CheckpointError, pass_shortage
 from boxwright.config.message import Message
 from boxwright.nn.network import Network
 from boxwright.types import Categories
@@ -106,6 +106,7 @@ def _changed(change: Callable[[Tensor], Tensor], value: Tensor, name: str, path:
     try:
         return change(value)
     except (IndexError, RuntimeError) as error:
+        pass_shortage(error, str(path))
         raise CheckpointError(f"{path}: {name} has shape {list(value.shape)}: {error}") from None
 
 

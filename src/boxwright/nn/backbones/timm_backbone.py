@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from boxwright.base.errors import ConfigError
+from boxwright.base.errors import ConfigError, pass_shortage
 from boxwright.nn.network import Backbone
 from boxwright.nn.regularization import Regularizer
 
@@ -55,6 +55,7 @@ class TimmBackbone(Backbone):
         try:
             self.body = timm.create_model(name, pretrained=False, features_only=True)
         except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+            pass_shortage(error, f"timm/{name}")
             raise ConfigError(f"feature_extractor.type timm/{name}: it has no feature maps: {error}") from None
         info: Any = self.body.feature_info
         reductions = list(info.reduction())

@@ -14,7 +14,7 @@ from numbers import Real
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import LOST, MOST_LOST, ReadSettings
 from boxwright.base.settings import name_device, setting
-from boxwright.base.text import is_count
+from boxwright.base.text import counted, is_count
 
 # Learns from random weights on hundreds of images, even on a CPU.
 DEFAULT_PRESET = "ssd_hgnetv2_fpn_small"
@@ -225,4 +225,4 @@ def choose_augmentation(images: int, names: Sequence[str], aspect: float) -> tup
             "random_adjust_contrast { min_delta: 0.8 max_delta: 1.25 }",
         ]
         reasons.append("brightness and contrast")
-    return steps, f"{', '.join(reasons)} for {images} images"
+    return steps, f"{', '.join(reasons)} for {counted(images, 'image')}"

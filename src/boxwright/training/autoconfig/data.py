@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from boxwright.base.errors import DataError
+from boxwright.base.text import visible_line
 from boxwright.data.account import DatasetUsage, take_account, without_pixels
 from boxwright.data.dataset import Dataset, with_white_level
 from boxwright.data.label_map import label_map_text
@@ -86,7 +87,7 @@ def open_data(recognized: RecognizedData, stem: Path, settings: InitSettings, pr
             reader.sample_list = str(path)
         training = ListedDataset(everything, rows["train"], train.sample_list)
     facts, records = read_facts(training, progress)
-    classes = ", ".join(f"{name} {count}" for name, count in facts.counts.most_common(6))
+    classes = ", ".join(f"{visible_line(name)} {count}" for name, count in facts.counts.most_common(6))
     more = f" and {len(facts.counts) - 6} more" if len(facts.counts) > 6 else ""
     choices.append(Choice("classes", str(len(everything.categories)), f"objects: {classes}{more}"))
     for reader in (train, held_out):

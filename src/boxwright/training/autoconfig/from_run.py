@@ -8,6 +8,7 @@ from typing import Any
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file
+from boxwright.base.text import counted
 from boxwright.config.load import dump_message
 from boxwright.config.preset import preset_names
 from boxwright.pipeline import messages as m
@@ -83,8 +84,8 @@ def adapt_configuration(
     return config, [
         Choice("model", f"that of {settings.model}", "its own configuration, with these data's classes"),
         Choice("weights", weights or "fresh", "they fit the network; predictors of new classes start fresh"),
-        Choice("batch", f"{batch_size} images", "as requested" if settings.batch_size() else "as that run"),
-        Choice("length", f"{length.steps} steps", epochs_text(length.epochs)),
+        Choice("batch", counted(batch_size, "image"), "as requested" if settings.batch_size() else "as that run"),
+        Choice("length", counted(length.steps, "step"), epochs_text(length.epochs)),
     ]
 
 

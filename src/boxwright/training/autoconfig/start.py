@@ -13,6 +13,7 @@ from boxwright.base.device import usable_device
 from boxwright.base.errors import CheckpointError, ConfigError, OutputError, TrainingError, first_line
 from boxwright.base.files import is_file, make_folder, write_whole
 from boxwright.base.nearest import did_you_mean
+from boxwright.base.text import counted
 from boxwright.config.preset import preset_names
 from boxwright.data.recognize import recognize
 from boxwright.nn.network import is_within
@@ -265,15 +266,11 @@ def _fitted(
             choices.append(choice)
         else:
             why = "as requested" if settings.batch_size() else "not tried"
-            choices.append(Choice("batch", f"{plan.batch_size} image{'' if plan.batch_size == 1 else 's'}", why))
+            choices.append(Choice("batch", counted(plan.batch_size, "image"), why))
     length = plan.length
     requested = settings.epochs is not None or settings.minutes is not None
-    why = "as requested" if requested else f"for {data.facts.images} images"
-    choices.append(
-        Choice(
-            "length", f"{length.steps} step{'' if length.steps == 1 else 's'}", f"{epochs_text(length.epochs)}, {why}"
-        )
-    )
+    why = "as requested" if requested else f"for {counted(data.facts.images, 'image')}"
+    choices.append(Choice("length", counted(length.steps, "step"), f"{epochs_text(length.epochs)}, {why}"))
     choices += [describe_fine_tuning(plan)] if plan.fine_tuning is not None else []
     return config_text(plan), choices
 
@@ -293,7 +290,7 @@ def _tried(
         plan = _plan_for_batch_size(plan, preset, plan.batch_size, data, replace(settings, epochs=epochs))
     minutes = max(round(seconds * plan.length.steps / 60), 1)
     why = "as requested" if settings.batch_size() else f"fits in the {measured.device}'s memory"
-    images = f"{plan.batch_size} image{'' if plan.batch_size == 1 else 's'}"
+    images = counted(plan.batch_size, "image")
     return plan, Choice("batch", images, f"{why}; trains for about {minutes} min")
 
 
@@ -317,7 +314,7 @@ def _first_plan(
     if own:
         aspect = size[1] / size[0] if size else facts.aspect
         steps, reason = choose_augmentation(facts.images, names, aspect)
-        choices.append(Choice("augmentation", f"{len(steps)} steps", reason))
+        choices.append(Choice("augmentation", counted(len(steps), "step"), reason))
     plan = Plan(
         header=header,
         preset=preset,

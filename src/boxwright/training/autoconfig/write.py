@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from boxwright.base.errors import ConfigError, DataError
+from boxwright.base.text import counted
 from boxwright.config.load import dump_message
 from boxwright.config.message import Message, find_fields
 from boxwright.data.dataset import Dataset
@@ -61,8 +62,8 @@ def split_dataset(dataset: Dataset, progress: Progress | None = None, without: C
         held_out = choose_held_out(groups, prints)
     if not held_out or len(held_out) == len(prints.names):
         raise DataError(
-            f"{dataset.name}: {len(prints.names)} images in {len(groups)} groups of near-duplicates; at least two are "
-            "needed, to train on one and evaluate on the other"
+            f"{dataset.name}: {counted(len(prints.names), 'image')} in {counted(len(groups), 'group')} of "
+            "near-duplicates; at least two are needed, to train on one and evaluate on the other"
         )
     rows = [(prints.indices[row], prints.names[row]) for row in range(len(prints.names))]
     return Split(
@@ -246,8 +247,7 @@ def describe_split(split: Split) -> Choice:
     share = len(split.held_out) / (len(split.train) + len(split.held_out))
     why = f"{share:.0%} held out"
     if split.groups:
-        kinds = "1 group" if split.groups == 1 else f"{split.groups} groups"
-        why += f"; near-duplicates stay together ({kinds})"
+        why += f"; near-duplicates stay together ({counted(split.groups, 'group')})"
     if share < _FEW_HELD_OUT:
         why += "; too few for meaningful metrics: add different images"
     if split.unreadable:

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from boxwright.base.errors import DataError
+from boxwright.base.errors import DataError, pass_shortage
+from boxwright.base.text import counted, visible_line
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import FORMATS
 from boxwright.data.listed import ListedDataset
@@ -81,6 +82,7 @@ def read_fingerprint(dataset: Dataset, index: int) -> Fingerprint:
     try:
         small, orientation = _thumbnail(data)
     except Exception as error:  # noqa: BLE001  # Pillow's plugins raise whatever their parsing meets
+        pass_shortage(error, name or str(index))
         raise DataError(f"{name or index}: {str(error) or type(error).__name__}") from None
     # For equality alone; faster than SHA-256.
     exact = hashlib.blake2b(data, digest_size=16).digest()
@@ -312,7 +314,7 @@ def check_duplicates(prints: Fingerprints, what: str) -> Iterable[Finding]:
     yield Finding(
         "duplicates",
         "warning",
-        f"{_count_pairs(count)} of images of {what} are the same, {exact} to the byte: {_first(named, count)}",
+        f"{counted(count, 'pair')} of images of {what} are the same, {exact} to the byte: {_first(named, count)}",
         "remove one of each pair; if their annotations differ, one of the two is wrong",
     )
 
@@ -325,16 +327,12 @@ def check_leak(training: Fingerprints, evaluation: Fingerprints) -> Iterable[Fin
         yield Finding(
             "leak",
             "warning",
-            f"{_count_pairs(count)} of images are the same in training and evaluation data: {_first(named, count)}",
+            f"{counted(count, 'pair')} of images are the same in training and evaluation data: {_first(named, count)}",
             "remove them from one: metrics on them say nothing about new images",
         )
     else:
         yield Finding("leak", "fine", "training and evaluation data share no image")
 
 
-def _count_pairs(count: int) -> str:
-    return "1 pair" if count == 1 else f"{count} pairs"
-
-
 def _first(named: Sequence[str], count: int) -> str:
-    return ", ".join(named[:_SHOWN]) + (f" and {count - _SHOWN} more" if count > _SHOWN else "")
+    return visible_line(", ".join(named[:_SHOWN])) + (f" and {count - _SHOWN} more" if count > _SHOWN else "")

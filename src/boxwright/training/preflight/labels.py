@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from boxwright.base.text import visible_line
 from boxwright.data.record_classes import labeled_texts
 from boxwright.data.survey import suspicion
 from boxwright.training.preflight.anchors import InputFrame
@@ -141,7 +142,9 @@ def check_balance(records: Sequence[Record], categories: Categories) -> Iterable
             "weight the rare class by train_input_reader.class_weight, or add images of it",
         )
     elif not absent:
-        shares = ", ".join(f"{name} {count}" for name, count in sorted(present.items(), key=lambda row: -row[1])[:6])
+        shares = ", ".join(
+            f"{visible_line(name)} {count}" for name, count in sorted(present.items(), key=lambda row: -row[1])[:6]
+        )
         yield Finding("class_balance", "fine", shares)
 
 

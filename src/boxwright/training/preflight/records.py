@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import BoxwrightError, DataError, first_line
+from boxwright.base.text import visible_line
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import samples_or_errors
 
@@ -42,7 +43,7 @@ class Finding:
 def some(items: Sequence[str]) -> str:
     """Return the first items in one line, and how many more there are."""
     more = len(items) - _SHOWN
-    return ", ".join(items[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return visible_line(", ".join(items[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
 # Wraps items to show progress under a title: (title, items).
