@@ -39,6 +39,7 @@ from boxwright.runtime.measure import measure
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from boxwright.types import Targets
+from boxwright.types.masks import InstanceMasks
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]
@@ -46,7 +47,7 @@ from race import processor  # noqa: E402  # a script beside this one
 
 RESULTS = HERE / "results"
 OBJECTS = 8
-READER = "train_input_reader={ external_input_reader { } }"
+READER = "train_input_reader={ load_instance_masks: true external_input_reader { } }"
 Run = Callable[[], Any]
 
 
@@ -77,6 +78,14 @@ class Case:
     boxes: Tensor
     labels: Tensor
 
+    def masks(self) -> Tensor:
+        """Return uint8 [B, G, H, W]: each object fills its box."""
+        side = self.images.shape[1]
+        low, high = (part[..., None] * side for part in to_corners(self.boxes).chunk(2, -1))
+        cells = torch.arange(side, device=self.boxes.device) + 0.5
+        x, y = ((cells > low[..., i, :]) & (cells < high[..., i, :]) for i in range(2))
+        return (y[..., None] & x[..., None, :]).to(torch.uint8)
+
 
 def made_up(batch: int, side: int, classes: int, device: torch.device) -> Case:
     """Return images of noise with a few objects each, on a device."""
@@ -91,7 +100,7 @@ def made_up(batch: int, side: int, classes: int, device: torch.device) -> Case:
 def ours(preset: str, case: Case, weights: Callable[[bw.Detector], None]) -> Side:
     """Return our side: the step of a run, and detection as `predict` computes it from an input."""
     (batch, side), device = case.images.shape[:2], case.images.device
-    family = "rf_detr" if preset.startswith("rf_detr") else "d_fine"
+    family, has_masks = ("rf_detr" if preset.startswith("rf_detr") else "d_fine"), "_seg_" in preset
     changes = [READER, f"train_config.batch_size={batch}", "train_config.use_bfloat16=false"]
     if family == "d_fine":
         changes.append("model.d_fine.denoising.num_queries=0")
@@ -100,7 +109,8 @@ def ours(preset: str, case: Case, weights: Callable[[bw.Detector], None]) -> Sid
     weights(detector)
     placed(detector, device)
     ones = torch.ones(batch, OBJECTS, device=device)
-    targets = Targets(to_corners(case.boxes) * side, case.labels, ones, ones > 0)
+    masks = InstanceMasks.stack(list(case.masks().cpu().numpy()), OBJECTS, (side, side)) if has_masks else None
+    targets = Targets(to_corners(case.boxes) * side, case.labels, ones, ones > 0, masks=masks).to(device)
     sizes = torch.tensor([[side, side]] * batch, device=device)
     inputs = Batch(case.images.permute(0, 3, 1, 2), sizes, targets, ("",) * batch)
     plan = build_training(config, workers=0)
@@ -156,8 +166,10 @@ def rf_detr(size: str, batch: int, device: torch.device) -> tuple[Side, Side]:
     from rfdetr.models.lwdetr import build_criterion_and_postprocessors, build_model
     from rfdetr.training.param_groups import get_param_dict
 
-    given = getattr(configurations, f"RFDETR{size.title()}Config")(pretrain_weights=None, device=device.type)
-    options = _namespace_from_configs(given, configurations.TrainConfig(dataset_dir=".", output_dir="."))
+    name = "".join(part.title() for part in size.split("_"))
+    given = getattr(configurations, f"RFDETR{name}Config")(pretrain_weights=None, device=device.type)
+    settings = configurations.SegmentationTrainConfig if given.segmentation_head else configurations.TrainConfig
+    options = _namespace_from_configs(given, settings(dataset_dir=".", output_dir="."))
     network = build_model(options).to(device)
     criterion, postprocess = build_criterion_and_postprocessors(options)
     case = made_up(batch, given.resolution, 90, device)
@@ -171,6 +183,9 @@ def rf_detr(size: str, batch: int, device: torch.device) -> tuple[Side, Side]:
     ours_ = ours(f"rf_detr_{size}_coco", case, restore)
     # The authors' rows are COCO's ids, one more than our labels.
     targets = [{"boxes": b, "labels": n + 1} for b, n in zip(case.boxes, case.labels, strict=True)]
+    if size.startswith("seg_"):
+        for target, masks in zip(targets, case.masks().bool(), strict=True):
+            target["masks"] = masks
 
     def compute_loss(model: torch.nn.Module, pixels: Tensor) -> Tensor:
         terms = criterion(model(pixels, targets), targets)
@@ -224,7 +239,7 @@ def d_fine(size: str, batch: int, device: torch.device) -> tuple[Side, Side]:
 
 
 PAIRS: dict[str, Callable[[int, torch.device], tuple[Side, Side]]] = {
-    **{f"rf_detr_{size}": partial(rf_detr, size) for size in ("nano", "small")},
+    **{f"rf_detr_{size}": partial(rf_detr, size) for size in ("nano", "small", "seg_nano")},
     **{f"d_fine_{size}": partial(d_fine, size) for size in ("n", "s")},
 }
 OTHERS = {"rf_detr": "rfdetr", "d_fine": "transformers"}

@@ -28,7 +28,7 @@ from boxwright.training.train import _check_processes
 from boxwright.types import Sample
 from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests import forked
-from tests.d_fines import DEIM
+from tests.d_fines import D_FINE, DEIM
 from tests.remote_files import open_store
 from tests.training.detrs import write_config
 from tests.training.every_resizer import RESIZERS
@@ -153,6 +153,39 @@ def test_two_processes_of_deim_mix_and_restart_alike(small_config: Path, tmp_pat
     run_two(config, tmp_path / "plain", "--num_train_steps", "1", "--no-evaluate")
     losses = [lines(tmp_path / name)[0]["Loss/total_loss"] for name in ("whole", "plain")]
     assert losses[0] != pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_are_taught_as_one(small_config: Path, tmp_path: Path) -> None:
+    """The teacher's loss and the weight that follows from gradients' shares; a resumed run has the same bits."""
+    import timm
+
+    torch.manual_seed(3)
+    teacher = "test_vit.r160_in1k"
+    torch.save(timm.create_model(teacher, num_classes=0).state_dict(), tmp_path / "teacher.pth")
+    block = f'distillation {{ teacher: "timm/{teacher}" teacher_checkpoint: "{tmp_path}/teacher.pth" adapt_every: 2 }}'
+    model = D_FINE.removesuffix("}") + f"{block} sync_batch_norm: true }}"
+    config = write_config(small_config, model, tmp_path / "taught.config")
+    config.write_text(dump_message(bw.load_config(config, ["train_config.num_steps=3"])))
+    run_two(config, tmp_path / "parts", "--no-evaluate", "--num_train_steps", "1")
+    settings = bw.RunSettings(workers=0, log_every_n=1, evaluate=False)
+    bw.train(bw.load_config(config, ["train_config.num_steps=1"]), tmp_path / "one", settings)
+    # Afterwards other queries may be the best, by rounding.
+    losses = [lines(tmp_path / name)[0]["Loss/distillation_loss"] for name in ("one", "parts")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    shares = [
+        read_checkpoint(tmp_path / name / "ckpt-1.pt")["network"]["distiller.shares"].tolist()
+        for name in ("one", "parts")
+    ]
+    assert shares[1] == pytest.approx(shares[0], rel=1e-3)
+    assert shares[0][0] > 0
+
+    run_two(config, tmp_path / "parts", "--no-evaluate")  # the weight changes before the third
+    run_two(config, tmp_path / "whole", "--no-evaluate")
+    whole, parts = (read_checkpoint(tmp_path / name / "ckpt-3.pt")["network"] for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
+    assert float(whole["distiller.weight"]) != 5
 
 
 class TwoSizes(ShapesDataset):
