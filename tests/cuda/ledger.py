@@ -43,6 +43,8 @@ class OperationRecorder(TorchDispatchMode):
         waits: What makes the program wait for the GPU: (place in the package, operation) to number.
         dtypes: (operation, variant, type) that a GPU was asked for.
         copied_bytes: What was copied from the GPU to the CPU.
+        moved_bytes: What operations read and write in the GPU's memory, as if each read all of its tensors: room to
+            number.
         mixed_lists: Operations on lists whose tensors have several types, or lie in memory in several ways: a GPU does
             them tensor by tensor.
     """
@@ -56,12 +58,13 @@ class OperationRecorder(TorchDispatchMode):
         self.dtypes: set[tuple[str, str, torch.dtype]] = set()
         self.mixed_lists: Counter[tuple[str, str]] = Counter()
         self.copied_bytes = 0
+        self.moved_bytes: Counter[str] = Counter()
         self._pinned: list[Tensor] = []  # held, so that none has the identity of another that is gone
 
     def clear(self) -> None:
         """Forget what was written down."""
         self.copied_bytes = 0
-        for record in (self.operators, self.kernels, self.waits, self.dtypes, self.mixed_lists):
+        for record in (self.operators, self.kernels, self.waits, self.dtypes, self.mixed_lists, self.moved_bytes):
             record.clear()
 
     def wait(self, operation: str) -> None:
@@ -90,22 +93,34 @@ class OperationRecorder(TorchDispatchMode):
         elif devices == {self.device, "cpu"}:
             raise MixedDevicesError(f"{name} at {_place()}: {[(one.device.type, list(one.shape)) for one in tensors]}")
         if self.device in devices or str(kwargs.get("device", "")).startswith(self.device):
-            self._computed(func, name, args, kwargs)
-            self._differentiated(name, tensors)
-            answer = self._answer(func, name, args, tensors)
-            if answer is not None:
-                return answer
-        elif name in _OF_DATA:  # on the CPU: what has arrived there
+            return self._run(func, name, args, kwargs)
+        if name in _OF_DATA:  # on the CPU: what has arrived there
             return _OF_DATA[name](args[0])
         return func(*args, **kwargs)
+
+    def _run(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Return the result of an operation on the GPU, written down."""
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        self._computed(func, name, args, kwargs)
+        self._differentiated(name, tensors)
+        answer = self._answer(func, name, args, tensors)
+        result = func(*args, **kwargs) if answer is None else answer
+        if not _is_view(func) and name not in _NO_KERNEL:
+            self._moved((tensors, result))
+        return result
 
     def _differentiated(self, name: str, tensors: list[Tensor]) -> None:
         """Write down a wait of the backward pass that fake tensors do not show."""
         if name in _LOOK_FOR_ZEROS and tensors[0].requires_grad and torch.is_grad_enabled():
             self.wait(f"{name}'s backward pass")
 
+    def _moved(self, values: Any) -> None:
+        """Count the bytes of an operation's tensors."""
+        tensors = [one for one in tree_leaves(values) if isinstance(one, Tensor) and one.device.type == self.device]
+        self.moved_bytes[_place().rpartition("/")[0]] += sum(one.numel() * one.element_size() for one in tensors)
+
     def _computed(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
-        if any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns):
+        if _is_view(func):
             return
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         if name in _NO_KERNEL or (given and not any(one.numel() for one in given)):
@@ -175,6 +190,11 @@ class OperationRecorder(TorchDispatchMode):
         ):  # fmt: skip
             raise NotImplementedError(f"{func}: what would data say?")
         return None
+
+
+def _is_view(func: Any) -> bool:
+    """Return whether an operator returns what it was given in another shape."""
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
 
 
 def _mixed(lists: list[Any]) -> bool:

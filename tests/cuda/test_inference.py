@@ -34,9 +34,11 @@ def documented(preset: str) -> list[str]:
 @pytest.mark.parametrize("preset", DETECTORS)
 def test_the_documented_table_is_what_a_detection_does(preset: str) -> None:
     """Its waits and copies; operations are counted by the release of PyTorch that the text names."""
-    name, whole, half, copied, waits = documented(preset)
-    made_name, made_whole, made_half, made_copied, made_waits = cells(detection(preset))
-    assert (name, copied, waits) == (made_name, made_copied, made_waits)
+    name, whole, half, *numbers = documented(preset)
+    made_name, made_whole, made_half, *made_numbers = cells(detection(preset))
+    assert (name, numbers[2:]) == (made_name, made_numbers[2:])
+    for gigabytes, made in zip(numbers[:2], made_numbers[:2], strict=True):
+        assert float(made) <= 1.05 * float(gigabytes) + 0.1
     assert int(made_whole) <= 1.05 * int(whole)
     assert int(made_half) <= 1.05 * int(half)
 
@@ -44,7 +46,7 @@ def test_the_documented_table_is_what_a_detection_does(preset: str) -> None:
 def test_casting_weights_once_leaves_few_casts() -> None:
     """43 % more operations were autocast's, which cast all weights at each call."""
     for preset in ("ssd_mobilenet_v2_fpnlite_320", "ssd_resnet50_v1_fpn_640", "efficientdet_d0"):
-        _, whole, half, _, _ = documented(preset)
+        _, whole, half, *_ = documented(preset)
         assert int(half) <= 1.1 * int(whole)
 
 

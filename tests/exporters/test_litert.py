@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import boxwright as bw
 from boxwright.base.errors import ExportError
 from boxwright.exporters.export import ExportDescription, describe, export
-from boxwright.exporters.litert_file import PYTHON, LiteDetector, litert_input, litert_model, save_litert
+from boxwright.exporters.litert_file import PYTHON, LiteDetector, litert_input, litert_model, save_litert, whole_program
 from boxwright.exporters.litert_operator import Lite, with_operator, with_outputs
 from boxwright.nn.ops.boxes import FasterRcnnBoxCoder
 from boxwright.nn.ops.resize import resize_antialiased
@@ -399,9 +399,10 @@ def test_a_whole_center_net(keypoints: bool, tmp_path: Path) -> None:
 
 @pytest.mark.slow  # the converter takes minutes
 @pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with litert-torch")
-def test_a_whole_d_fine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", [D_FINE, RF_DETR], ids=["d_fine", "rf_detr"])
+def test_whole_detectors(model: str, tmp_path: Path) -> None:
     path = tmp_path / "detector.tflite"
-    report = export(build(D_FINE), path, images=pictures(), format="litert")
+    report = export(build(model), path, images=pictures(), format="litert")
     assert report.passed
     assert "raw outputs" in [stage.name for stage in report.stages]
     session = LitertSession(read_export_file(path))
@@ -441,6 +442,29 @@ def test_the_graph_of_an_rf_detr_finds_what_its_detector_finds() -> None:
     np.testing.assert_array_equal(classes[0], found.labels)
     np.testing.assert_allclose(boxes[0], found.boxes[:, [1, 0, 3, 2]] / 64, atol=1e-5)
     assert raw_scores.shape == (1, 20, 5)
+
+
+@pytest.mark.slow
+def test_no_program_splits_a_tensor_into_one_part() -> None:
+    """Which the converter cannot; attention over a single map did."""
+    detector = build(RF_DETR).eval()
+    program, _, _ = whole_program(detector, (64, 64))
+    assert not any("split_with_sizes" in str(node.target) for node in program.graph.nodes)
+    image = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(0)) * 255
+    with torch.no_grad():
+        for made, expected in zip(program.module()(image), LiteDetector(detector, (64, 64))(image), strict=True):
+            torch.testing.assert_close(made, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_the_error_of_a_converter_is_found_in_what_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\nprintf 'Traceback\\nValueError: no such layer\\n\\nUse tlparse to see it\\n' >&2\nexit 1\n"
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv(PYTHON, str(python))
+    with pytest.raises(ExportError, match="could not convert the network: ValueError: no such layer$"):
+        litert_model(build(RF_DETR).eval(), "operator", 1, torch.uint8)
 
 
 def test_masks_of_an_rf_detr_are_refused() -> None:

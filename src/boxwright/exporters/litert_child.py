@@ -1,6 +1,6 @@
 """Convert a `torch.export` program to a .tflite of the same network; run by the interpreter that has litert-torch.
 
-    python litert_child.py PROGRAM.pt2 NETWORK.tflite
+    python -c TEXT_OF_THIS_FILE PROGRAM.pt2 NETWORK.tflite
 
 It does not import Boxwright: that interpreter has an older PyTorch, and may lack Boxwright.
 """

@@ -12,7 +12,9 @@ P keypoints.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -108,8 +110,16 @@ def whole_program(
     example = torch.zeros(1, *size, detector.image_channels)
     with torch.no_grad(), quiet():
         named, kept = post.lite_outputs(network.network(example.permute(0, 3, 1, 2), network.sizes))
-        program = torch.export.export(network, (example,), strict=False).run_decompositions()
+        table = torch.export.default_decompositions()
+        table[torch.ops.aten.split_with_sizes.default] = _slices
+        program = torch.export.export(network, (example,), strict=False).run_decompositions(table)
     return program, named, kept
+
+
+def _slices(tensor: Tensor, sizes: list[int], dim: int = 0) -> list[Tensor]:
+    """Return what splitting returns, as the converter does not split a tensor into one part."""
+    starts = itertools.accumulate(sizes, initial=0)
+    return [tensor.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=False)]
 
 
 # Names the interpreter that has litert-torch.
@@ -117,6 +127,7 @@ PYTHON = "BOXWRIGHT_LITERT_PYTHON"
 _COLORS = 3
 _PLACED = 2  # dimensions of anchors that all pictures share
 _MAKE = "uv venv litert && uv pip install --python litert 'litert-torch>=0.10'"
+_ERROR = re.compile(r"[\w.]*(Error|Exception): ")
 _HOW = f"create an interpreter for it with `{_MAKE}` and set {PYTHON} to its python"
 
 
@@ -268,12 +279,16 @@ def _converted(program: torch.export.ExportedProgram, python: str) -> bytes:
         source, target = Path(folder) / "network.pt2", Path(folder) / "network.tflite"
         with quiet():  # it warns of constants that share memory
             torch.export.save(program, source)
-        words = [python, litert_child.__file__, str(source), str(target)]
+        # As text, not as a file: Python would find our modules beside it, one of which is called as PyTorch's Triton.
+        script = Path(litert_child.__file__).read_text(encoding="utf-8")
+        words = [python, "-c", script, str(source), str(target)]
         try:
             done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, cwd=folder)
         except OSError as error:
             raise ExportError(f"litert: {python} cannot be run: {error.strerror}; {_HOW}") from None
         if done.returncode or not target.is_file():
-            last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no output"]
-            raise ExportError(f"litert: {python} could not convert the network: {last[0][:400]}")
+            printed = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no output"]
+            # After its error PyTorch prints where in the graph it was.
+            reason = next((line for line in reversed(printed) if _ERROR.match(line)), printed[-1])
+            raise ExportError(f"litert: {python} could not convert the network: {reason[:400]}")
         return target.read_bytes()
