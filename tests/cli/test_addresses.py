@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from boxwright.weights.store import read_checkpoint
 from tests.cli.test_commands import run, train
 from tests.remote_files import open_store
+from tests.training.checkpoints import same
+from tests.training.test_shards import shards_of
 
 OWN_INITIALIZERS = True
 
@@ -42,3 +45,25 @@ def test_a_run_and_its_results_at_an_address(small_config: Path, shapes_data: Pa
         assert "copied to s3://bucket/exports/a.safetensors" in output
         assert "next:" not in output
         assert store.find("bucket/exports") == ["bucket/exports/a.safetensors"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the clients and the server
+@pytest.mark.parametrize("reader", ["web_dataset", "parquet"])
+def test_data_and_run_at_an_address_are_those_of_the_disk(reader: str, shapes_data: Path, tmp_path: Path) -> None:
+    """With workers, which are forked while the run is copied, and connections that are cut."""
+    text = shards_of(shapes_data, tmp_path, reader)
+    here, there = tmp_path / "here.config", tmp_path / "there.config"
+    here.write_text(text)
+    there.write_text(text.replace(f"{tmp_path}/a-", "s3://bucket/data/a-"))
+    with open_store(tmp_path / "cache") as (store, cutting):
+        for path in (*tmp_path.glob("a-*.tar"), *tmp_path.glob("a-*.parquet")):
+            store.put_file(str(path), f"bucket/data/{path.name}")
+        train(here, tmp_path / "m", 4)
+        cutting.answers_to_cut = cutting.requests_to_cut = 2
+        train(there, RUN, 4, "--workers", 2, "--checkpoint_every_n", 1)
+        assert not cutting.answers_to_cut
+        assert not cutting.requests_to_cut
+        store.get_file("bucket/runs/one/ckpt-4.pt", str(tmp_path / "there.pt"))
+    whole = read_checkpoint(tmp_path / "m" / "ckpt-4.pt")
+    assert same(whole["network"], read_checkpoint(tmp_path / "there.pt")["network"])

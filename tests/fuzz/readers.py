@@ -54,6 +54,7 @@ from tests.fuzz.exports import EXPORT_READERS
 from tests.fuzz.keypoints import KEYPOINT_READERS
 from tests.fuzz.layouts import LAYOUT_READERS
 from tests.fuzz.reader import AcceptedError, Reader
+from tests.fuzz.shards import SHARD_READERS
 
 CLASSES = Categories((Category(0, 1, "circle"), Category(1, 2, "square"), Category(2, 3, "a b")))
 RECORDS = [b"", b"one", b"x" * 500, bytes(range(256)), b"\0" * 40, b"end"]
@@ -545,5 +546,6 @@ READERS: dict[str, Reader] = {
     **CONTEXT_READERS,
     **TOOL_READERS,
     **LAYOUT_READERS,
+    **SHARD_READERS,
 }
 warnings.filterwarnings("ignore", message=".*is not in the label map.*")

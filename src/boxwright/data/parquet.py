@@ -112,7 +112,7 @@ def open_parquet(source: Path | BinaryIO, path: object) -> Any:
 
 
 def _group_sizes(file: BinaryIO, path: File, _: int) -> NDArray[np.int64]:
-    """Return the number of rows of each group that has some."""
+    """Return the number of rows of each group."""
     opened = open_parquet(file, path)
     names = opened.schema_arrow.names
     if missing := {_IMAGE, _OBJECTS} - set(names):

@@ -22,7 +22,7 @@ from boxwright.base.limits import RECORD_BYTES
 from boxwright.data.objects import PictureRow
 from boxwright.data.picture_files import PICTURE_ENDINGS
 from boxwright.data.reading import as_object, parse_json
-from boxwright.data.shard_files import File, as_file, load_index, open_file, unpacked_copy
+from boxwright.data.shard_files import File, as_file, load_index, open_file, size_of, unpacked_copy
 
 # An index has two places for each sample: of the header of its picture, and of its annotation or -1.
 _INDEX_MARK = b"boxwright tar index 1\n"
@@ -75,17 +75,18 @@ class WebDatasetShard:
         """
         where, (picture_at, annotation_at) = self.where(number), self._starts[number].tolist()
         with open_file(self._plain) as file:
-            name, data = _read_member(file, picture_at, where)
+            size = size_of(self._plain, file)
+            name, data = _read_member(file, picture_at, size, where)
             if annotation_at < 0:
                 wanted = f"{PurePosixPath(name).name.partition('.')[0]}{_ANNOTATION}"
                 raise DataError(f"{where}: {shown(name, 100)} has no annotation: no {shown(wanted, 100)} beside it")
-            annotation, text = _read_member(file, annotation_at, where)
+            annotation, text = _read_member(file, annotation_at, size, where)
         where = f"{where}: {shown(annotation, 100)}"
         return PictureRow(data, PurePosixPath(name).name, as_object(parse_json(text, where), where))
 
 
-def _read_member(file: BinaryIO, start: int, where: str) -> tuple[str, bytes]:
-    """Return the name and the content of the member whose header is at a byte."""
+def _read_member(file: BinaryIO, start: int, size: int, where: str) -> tuple[str, bytes]:
+    """Return the name and the content of the member whose header is at a byte of an archive of so many bytes."""
     file.seek(start)
     try:
         with tarfile.open(fileobj=BoundedFile(file), mode="r:") as archive:  # type: ignore[call-overload]
@@ -96,11 +97,10 @@ def _read_member(file: BinaryIO, start: int, where: str) -> tuple[str, bytes]:
         raise DataError(f"{where}: no file begins at byte {start}: the archive has changed, or is damaged")
     if problem := RECORD_BYTES.exceeded(member.size):
         raise DataError(f"{where}: {problem}")
+    if member.size < 0 or member.offset_data + member.size > size:  # before memory is allocated
+        raise DataError(f"{where}: {member.size} bytes of {shown(member.name, 100)} end outside the archive")
     file.seek(member.offset_data)
-    data = file.read(member.size)
-    if len(data) < member.size:
-        raise DataError(f"{where}: the archive ends in it: it has become shorter, or is cut off")
-    return member.name, data
+    return member.name, file.read(member.size)
 
 
 def _is_plain(member: tarfile.TarInfo) -> bool:
@@ -141,7 +141,11 @@ def _append_samples(starts: array[int], archive: tarfile.TarFile, path: File) ->
 
 def _members(archive: tarfile.TarFile) -> Iterator[tuple[str, str, int]]:
     """Yield the key of each picture and annotation, which of these it is, and the place of its header."""
+    last = -1
     while (member := archive.next()) is not None:
+        if member.offset <= last:  # a size below 0 leads back
+            raise ValueError(f"the member at byte {member.offset} comes after that at byte {last}")
+        last = member.offset
         archive.members.clear()  # type: ignore[attr-defined]  # typeshed lacks it; it would keep all
         folder, _, name = member.name.rpartition("/")
         stem, dot, ending = name.partition(".")
