@@ -1,7 +1,11 @@
-"""Each call that writes fails once in commands that write folders: one line, and what stands under a name is whole."""
+"""Each call that writes fails once in commands that write folders: one line, and what stands under a name is whole.
+
+Or it finds no memory, or is the last before a kill; then the same command, once more, completes what it finds.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Callable
@@ -11,11 +15,12 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import boxwright as bw
 from boxwright.base.errors import BoxwrightError
 from boxwright.base.files import MARKER, partial_files
 from boxwright.cli.main import app
 from boxwright.weights.store import load_sealed_archive
-from tests.failing_calls import PROBLEM, failing
+from tests.failing_calls import PROBLEM, disk_is_full, failing, is_killed_at, memory_is_short
 
 # The least number of calls that each command makes: fewer would mean that calls are not seen.
 COMMANDS: dict[str, tuple[Callable[[Path, Path, Path], list[object]], int]] = {
@@ -46,10 +51,12 @@ def run_folder(shapes_data: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         "--workers",
         0,
     ]
-    for command in (["train", *words], ["evaluate", "--model_dir", folder / "run", "--out", folder / "run" / "eval"]):
+    run = folder / "run"
+    # The last one imports what draws: a module whose import is cut off would stay so in this process.
+    for command in (["train", *words], ["evaluate", "--model_dir", run, "--out", run / "eval"], ["history", run]):
         done = CliRunner().invoke(app, [str(word) for word in command])
         assert done.exception is None, done.output
-    return folder / "run"
+    return run
 
 
 def require_whole(folder: Path) -> None:
@@ -67,12 +74,15 @@ LAST = {"evaluate": "metrics.json", "report": "index.html", "compare": "index.ht
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("end", [disk_is_full, memory_is_short], ids=["disk", "memory"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_call_that_writes_fails_once(name: str, shapes_data: Path, run_folder: Path, tmp_path: Path) -> None:
+def test_each_call_that_writes_fails_once(
+    name: str, end: Callable[[], None], shapes_data: Path, run_folder: Path, tmp_path: Path
+) -> None:
     words_for, least = COMMANDS[name]
     for number in itertools.count(1):
         out = tmp_path / str(number)
-        with failing(number) as calls:
+        with failing(number, end) as calls:
             done = CliRunner().invoke(app, list(map(str, words_for(shapes_data / "coco", run_folder, out))))
         made = list(calls)
         if out.exists():
@@ -85,12 +95,46 @@ def test_each_call_that_writes_fails_once(name: str, shapes_data: Path, run_fold
             assert done.exit_code == 0, done.output
             break
         if done.exception is not None:
-            assert isinstance(done.exception, BoxwrightError), made[number - 1]
-            assert PROBLEM in str(done.exception), made[number - 1]
+            if end is disk_is_full:
+                assert isinstance(done.exception, BoxwrightError), made[number - 1]
+                assert PROBLEM in str(done.exception), made[number - 1]
+            else:  # the program says that it is the memory
+                assert isinstance(done.exception, MemoryError) or "emory" in str(done.exception), made[number - 1]
             # Where the call is the last of all, it flushes a rename that has happened.
             assert name not in LAST or (out / MARKER).is_file() or not (out / LAST[name]).exists(), number
             # A report of an export is written before the file that it is about.
             files = [path for path in out.glob("a.*") if not path.name.endswith(".parity.json")]
             assert name in LAST or made[number - 1] == "fsync" or not files, number
         load_sealed_archive(run_folder / "ckpt-2.pt")  # what was read is what it was
+    assert number > least
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_killed_at_each_call_that_writes(
+    name: str, shapes_data: Path, run_folder: Path, tmp_path: Path
+) -> None:
+    words_for, least = COMMANDS[name]
+
+    def run(out: Path) -> None:
+        done = CliRunner().invoke(app, list(map(str, words_for(shapes_data / "coco", run_folder, out))))
+        assert done.exit_code == 0, done.output
+
+    for number in itertools.count(1):
+        out = tmp_path / str(number)
+        ended = is_killed_at(number, functools.partial(run, out))
+        for path in out.rglob("*.json"):
+            assert path.name.startswith(".") or json.loads(path.read_text()) is not None
+        load_sealed_archive(run_folder / "ckpt-2.pt")
+        if not ended:
+            break
+        assert name not in LAST or (out / MARKER).is_file() or not (out / LAST[name]).exists(), number
+        if (weights := out / "a.safetensors").exists():
+            bw.load_weights(bw.build_detector(bw.load_config(run_folder / "pipeline.config")), weights)
+        if (graph := out / "a.onnx").exists():
+            bw.load(graph)
+        if name not in ("onnx", "doctor"):  # one takes seconds, the other wants a new folder
+            run(out)
+            assert not (out / MARKER).exists()
     assert number > least
