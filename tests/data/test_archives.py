@@ -203,6 +203,24 @@ def test_damaged_archives(name: str, share: float, tmp_path: Path, cache: Path) 
     assert not left_in(cache)
 
 
+def test_a_file_without_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a", b"1")
+        archive.filelist[0].filename = ""  # what the list at the end says
+    with pytest.raises(DataError, match="a damaged archive: a file without a name"):
+        unpacked(path)
+
+
+def test_a_length_that_no_number_holds(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w", pax_headers={"x": "1" * 30}) as archive:
+        archive.addfile(tarfile.TarInfo("a"))
+    path.write_bytes(path.read_bytes().replace(b"36 x=" + b"1" * 30, b"9" * 20 + b" x=" + b"1" * 12))
+    with pytest.raises(DataError, match="a damaged archive: Python int too large"):
+        unpacked(path)
+
+
 def test_bytes_that_changed(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.zip", {"a": os.urandom(5000)})
     data = bytearray(path.read_bytes())

@@ -240,11 +240,15 @@ def test_a_damaged_header_is_an_error_when_the_archive_is_opened(tmp_path: Path,
     whole = bytes(content)
     path = tmp_path / "a.tar"
     header = whole.find(b"a/1.json")
+    # The length of an entry of an extended header, beyond what a machine's numbers hold.
+    endless = tar_bytes([("a", b"")], pax_headers={"x": "1" * 30})
+    endless = endless.replace(b"36 x=" + b"1" * 30, b"9" * 20 + b" x=" + b"1" * 12)
     for damaged, problem in (
         (whole[:header] + b"X" + whole[header + 1 :], rf"a\.tar: the archive is damaged: no header at byte {header}"),
         (whole[:header], rf"a\.tar: the archive is cut off: its end is missing at byte {header}"),
         (whole[: header + 520], "not a tar archive, or damaged: unexpected end of data"),
         (b"no archive" * 100, "not a tar archive, or damaged"),
+        (endless, "not a tar archive, or damaged: Python int too large"),
     ):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=problem):

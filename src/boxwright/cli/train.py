@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
     from boxwright.training.log import Evaluated, Event
+    from boxwright.training.stop import RunEnd
 
 _TF = "From model_main_tf2.py"
 _LINE_EVERY_S = 30.0
@@ -190,9 +191,21 @@ def train_command(
     _refuse_unsupported(flags)
     if words.epochs is not None and flags.num_train_steps is not None:
         raise ConfigError("--epochs and --num_train_steps set the same field; remove one")
-    with _run_folder(model_dir) as folder:
-        status = _train(words, settings, flags, data, pipeline_config_path, folder, model, set_ or [])
-    if status:
+    changes = set_ or []
+    with _run_folder(model_dir) as here:
+        path, folder = _prepare_configuration(data, pipeline_config_path, here, model, words, settings, changes)
+        if data is not None and words.batch == "auto":  # chosen when the configuration was written
+            words = replace(words, batch="")
+        config = _configured(path, words, flags, changes, settings.device)
+        if flags.checkpoint_dir is not None:
+            _watch(config, flags.checkpoint_dir, folder, flags, settings)
+            return
+        end = _train(config, folder, flags, settings)
+    if os.environ.get("RANK", "0") == "0" and not settings.profile:  # only one of torchrun's processes prints
+        _suggest_next(config, folder, end.step, ("--pipeline_config_path", path, "--model_dir", model_dir or folder))
+    from boxwright.training.stop import exit_status
+
+    if status := exit_status(end):
         raise typer.Exit(status)
 
 
@@ -210,24 +223,8 @@ def _run_folder(named: str | None) -> Iterator[Path | None]:
             yield folder
 
 
-def _train(
-    words: FieldOptions,
-    settings: RunSettings,
-    flags: TfFlags,
-    data: str | None,
-    pipeline_config_path: Path | None,
-    model_dir: Path | None,
-    model: str,
-    set_: list[str],
-) -> int:
-    """Train, or evaluate as --checkpoint_dir asks; return the exit status."""
-    path, folder = _prepare_configuration(data, pipeline_config_path, model_dir, model, words, settings, set_)
-    if data is not None and words.batch == "auto":  # chosen when the configuration was written
-        words = replace(words, batch="")
-    config = _configured(path, words, flags, set_, settings.device)
-    if flags.checkpoint_dir is not None:
-        _watch(config, flags.checkpoint_dir, folder, flags, settings)
-        return 0
+def _train(config: TrainEvalPipelineConfig, folder: Path, flags: TfFlags, settings: RunSettings) -> RunEnd:
+    """Train; return how the run ended."""
     if flags.eval_on_train_data:
         raise ConfigError("--eval_on_train_data needs --checkpoint_dir; the log has Loss/… of the training data")
     from boxwright.pipeline.missing import require_for_training
@@ -238,7 +235,6 @@ def _train(
             reader.sample_1_of_n_examples = flags.sample_1_of_n_eval_examples
     with importing():
         from boxwright.cli.progress import progress_bar
-        from boxwright.training.stop import exit_status
         from boxwright.training.train import train
 
     if not flags.record_summaries:
@@ -246,10 +242,7 @@ def _train(
     settings = _ask_about_changes(config, folder, settings)
     prepare_training(config, settings)
     with progress_bar() as progress:
-        end = train(config, folder, settings, {"console": ProgressListener(progress, config)})
-    if os.environ.get("RANK", "0") == "0" and not settings.profile:  # only one of torchrun's processes prints
-        _suggest_next(config, folder, end.step, path)
-    return exit_status(end)
+        return train(config, folder, settings, {"console": ProgressListener(progress, config)})
 
 
 def _prepare_configuration(
@@ -357,9 +350,10 @@ def _ask_about_changes(config: TrainEvalPipelineConfig, model_dir: Path, setting
     return replace(settings, accept_changes=typer.confirm("Resume with this change?"))
 
 
-def _suggest_next(config: TrainEvalPipelineConfig, model_dir: Path, done: int, config_path: Path) -> None:
+def _suggest_next(config: TrainEvalPipelineConfig, model_dir: Path, done: int, continuing: tuple[object, ...]) -> None:
+    """Print the next command; `continuing` are the words of one that goes on with the run."""
     if config.train_config is not None and done < config.train_config.num_steps:
-        suggest("train", "--pipeline_config_path", config_path, "--model_dir", model_dir, when="to continue")
+        suggest("train", *continuing, when="to continue")
     elif config.eval_input_reader:
         suggest("evaluate", "--model_dir", model_dir)
     else:

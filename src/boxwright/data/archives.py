@@ -99,6 +99,7 @@ _DAMAGE = (
     lzma.LZMAError,
     OSError,
     ValueError,
+    OverflowError,
     RecursionError,
 )
 _ENCRYPTED = 0x1
@@ -242,6 +243,8 @@ def _unpack_zip(path: Path, unpacking: _Unpacking) -> None:
         members = archive.infolist()
         unpacking.expect(sum(member.file_size for member in members))
         for member in members:
+            if not member.filename:
+                raise ValueError("a file without a name")
             if member.flag_bits & _ENCRYPTED:
                 raise DataError(f"{shown(path)}: it is encrypted; unpack it with its password, and pass the folder")
             mode = member.external_attr >> 16

@@ -29,7 +29,7 @@ _INDEX_MARK = b"boxwright tar index 1\n"
 _GZIP = b"\x1f\x8b"
 _ANNOTATION = ".json"
 _KINDS = {**dict.fromkeys(PICTURE_ENDINGS, "picture"), _ANNOTATION: "annotation"}
-_DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError)
+_DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, OverflowError, RecursionError)
 
 
 class WebDatasetShard:
