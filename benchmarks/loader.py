@@ -4,10 +4,11 @@
 
 Each reads the same JPEG files with ten boxes each from the disk, decodes them, mirrors half of them and resizes them to
 320×320 without antialiasing; Boxwright's from TFRecords and through its loader's own code, checks of the groundtruth
-included. Two rows are of D-FINE's training, antialiased to 640×640: ours, with Caffe's colors, canvas and crop, and
-torchvision's transforms as D-FINE's authors set them. Compared is processor time of one thread, which other programs
-change little; the kinds take turns within a round, and a ratio is the median over the rounds. Then batches of 16 arrive
-from one and from two worker processes: images a second by the clock, beside torchvision's in PyTorch's loader.
+included. Further rows are of the trainings of presets, of D-FINE's by torchvision's transforms as its authors set them,
+of trainings whose decoded pictures are held in memory, and of decoding alone, whole and at a quarter of the size.
+Compared is processor time of one thread, which other programs change little; the kinds take turns within a round, and a
+ratio is the median over the rounds. Then batches of 16 arrive from one and from two worker processes, each stream three
+times unless `--worker_rounds` says otherwise: images a second by the clock, beside torchvision's in PyTorch's loader.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 import albumentations
 import cv2
 import numpy as np
+import simplejpeg
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import io, tv_tensors
@@ -36,16 +38,28 @@ import boxwright as bw
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.convert import encode_example
+from boxwright.data.dataset import Dataset as Samples
 from boxwright.data.loader import TrainingExamples, training_batches
-from boxwright.data.order import StreamSettings
+from boxwright.data.order import SamplePosition, StreamSettings
 from boxwright.data.tfrecord import write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.types import Categories, Category, Sample
 
-SIZE, BOXES, BATCH = 320, 10, 16
+SIZE, BOXES, BATCH, STEP = 320, 10, 16, 15_000
 Kind = Callable[[int], Any]
+# Those of their first stage, but DEIM's, which begins with mosaics at step 14,658.
+PRESETS = {
+    "FPNLite 320": "ssd_mobilenet_v2_fpnlite_320",
+    "D-FINE": "d_fine_n_coco",
+    "DEIM, with mosaics": "deim_d_fine_s_coco",
+    "RF-DETR": "rf_detr_nano_coco",
+    "EfficientDet": "efficientdet_d0",
+    "RefineDet": "refinedet512_vgg16_coco",
+    "CenterNet": "center_net_resnet101_v2_512",
+    "torchvision's Faster R-CNN": "torchvision_fasterrcnn_resnet50_fpn_coco",
+}
 # OpenCV returns None for what is no picture; all of these are.
 read_bgr: Callable[[str], Any] = cv2.imread
 
@@ -61,12 +75,36 @@ def boxwright_examples(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folde
 
     write_records(folder / "pictures.record", map(record, paths))
     dataset = TFRecordDataset([folder / "pictures.record"], categories)
-    config = bw.load_config("preset:d_fine_n_coco", ["train_input_reader={ external_input_reader { } }"])
-    resizer = bw.build_detector(config).preprocessor.resizer
+    held = InMemory(dataset)
+    resizer = FixedShapeResizer(SIZE, SIZE)
     return {
-        "boxwright": TrainingExamples(dataset, Chain((RandomHorizontalFlip(),)), FixedShapeResizer(SIZE, SIZE), seed=0),
-        "boxwright, D-FINE": TrainingExamples(dataset, build_augmentation(config, dataset), resizer, seed=0),
+        "boxwright": TrainingExamples(dataset, Chain((RandomHorizontalFlip(),)), resizer, seed=0),
+        "boxwright, in memory": TrainingExamples(held, Chain((RandomHorizontalFlip(),)), resizer, seed=0),
+        **{name: preset_examples(dataset, preset) for name, preset in PRESETS.items()},
+        "D-FINE, in memory": preset_examples(held, PRESETS["D-FINE"]),
     }
+
+
+def preset_examples(dataset: Samples, preset: str) -> TrainingExamples:
+    """Return what a preset's training prepares."""
+    config = bw.load_config(f"preset:{preset}", ["train_input_reader={ external_input_reader { } }"])
+    resizer = bw.build_detector(config).preprocessor.resizer
+    return TrainingExamples(dataset, build_augmentation(config, dataset), resizer, seed=0)
+
+
+class InMemory:
+    """A data set whose samples were read before, with their decoded images: what a cache of them could save at most."""
+
+    def __init__(self, dataset: TFRecordDataset) -> None:
+        self.name, self.categories, self.encoded = dataset.name, dataset.categories, dataset.encoded
+        self._samples = [dataset[index] for index in range(len(dataset))]
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return a sample; its pixels are copied, as from memory that processes share."""
+        return self._samples[index].with_fields({"image": self._samples[index].image.copy()})
 
 
 @dataclass
@@ -160,6 +198,7 @@ def main() -> None:
     parser.add_argument("pictures", type=Path, help="a folder of JPEG files of one size")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, default=64)
+    parser.add_argument("--worker_rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -174,12 +213,16 @@ def main() -> None:
             **{name: partial(_prepared, examples) for name, examples in ours.items()},
             **{name: examples.__getitem__ for name, examples in theirs.items()},
             "albumentations": albumentations_kind(paths, boxes),
+            **decoding_kinds(paths),
         }
         for kind in kinds.values():
             seconds(kind, len(paths))
         rounds = [{name: seconds(kind, len(paths)) for name, kind in kinds.items()} for _ in range(arguments.rounds)]
-        pair = ours["boxwright, D-FINE"], theirs["torchvision, D-FINE"]
-        arrived = {workers: [by_workers(*pair, workers, batches=6) for _ in range(3)] for workers in (1, 2)}
+        pair = ours["D-FINE"], theirs["torchvision, D-FINE"]
+        arrived = {
+            workers: [by_workers(*pair, workers, batches=6) for _ in range(arguments.worker_rounds)]
+            for workers in (1, 2)
+        }
     rows = {
         name: {
             "images_per_second": round(len(paths) / statistics.median(times[name] for times in rounds), 1),
@@ -191,15 +234,17 @@ def main() -> None:
         f"{name}, D-FINE": {
             str(workers): round(statistics.median(rates[name] for rates in found), 1)
             for workers, found in arrived.items()
+            if found
         }
         for name in ("boxwright", "torchvision")
     }
     print("| | images a second and core | time over Boxwright's |\n|---|---:|---:|")
     for name, row in rows.items():
         print(f"| {name} | {row['images_per_second']} | {row['ratio']} |")
-    print("\n| images a second from workers | 1 | 2 |\n|---|---:|---:|")
-    for name, rates in streams.items():
-        print(f"| {name} | {rates['1']} | {rates['2']} |")
+    if arguments.worker_rounds:
+        print("\n| images a second from workers | 1 | 2 |\n|---|---:|---:|")
+        for name, rates in streams.items():
+            print(f"| {name} | {rates['1']} | {rates['2']} |")
     if arguments.json is not None:
         versions = {
             name: version(name) for name in ("torch", "torchvision", "albumentations", "opencv-python-headless")
@@ -209,7 +254,18 @@ def main() -> None:
 
 
 def _prepared(examples: TrainingExamples, index: int) -> Any:
-    return examples[0, index]
+    return examples[SamplePosition(0, index, STEP)]
+
+
+def decoding_kinds(paths: Sequence[Path]) -> dict[str, Kind]:
+    """Return what only decodes files, as Boxwright does, and at a quarter of their sides."""
+    files = [path.read_bytes() for path in paths]
+    height, width = simplejpeg.decode_jpeg_header(files[0])[:2]
+    quarter = {"min_height": height // 4, "min_width": width // 4}
+    return {
+        "decoding alone": lambda index: simplejpeg.decode_jpeg(files[index], fastdct=True),
+        "decoding alone, at a quarter": lambda index: simplejpeg.decode_jpeg(files[index], fastdct=True, **quarter),
+    }
 
 
 if __name__ == "__main__":

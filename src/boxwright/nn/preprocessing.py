@@ -197,9 +197,12 @@ class KeepAspectRatioResizer(ImageResizer):
         color = self.per_channel_pad_value or (0.0,) * channels
         # Levels have no fractions, which a color may have.
         dtype = image.dtype if all(map(float.is_integer, map(float, color))) else torch.float32
-        padded = constants(color, image.device, dtype)
+        size = (*batch, self.max_dimension, self.max_dimension)
         # Before any scaling of pixels; `Preprocessor` decides whether the color is scaled too.
-        padded = padded.repeat(*batch, self.max_dimension, self.max_dimension, 1)
+        if len(set(color)) == 1:  # a tenth of the time of a color
+            padded = torch.full((*size, channels), color[0], dtype=dtype, device=image.device)
+        else:
+            padded = constants(color, image.device, dtype).repeat(*size, 1)
         padded[..., :height, :width, :] = image
         return padded
 
