@@ -70,14 +70,15 @@ class RandomSaturation:
         factor, image = np.float32(rng.uniform(self.low, self.high)), sample.image
         if image.shape[2] < _COLORS:
             return sample
-        colors = image[..., :_COLORS]
-        red, green, blue = np.split(colors, _COLORS, axis=-1)
-        value = np.maximum(np.maximum(red, green), blue).astype(np.float32)  # a tenth of the time of `max`
+        # By planes: NumPy takes several times as long where the last axis is short.
+        red, green, blue = (np.ascontiguousarray(as_float(image[..., color])) for color in range(_COLORS))
+        value = np.maximum(np.maximum(red, green), blue)
         chroma = value - np.minimum(np.minimum(red, green), blue)
         # Saturation is chroma over value, at most 1; the value itself stays.
         limit = np.divide(value, chroma, out=np.full_like(value, np.inf), where=chroma > 0)
-        saturated = like(image, value - (value - colors) * np.minimum(factor, limit))
-        return replace(sample, image=_with_colors(image, saturated))
+        scale = np.minimum(factor, limit)
+        saturated = [like(image, value - (value - plane) * scale) for plane in (red, green, blue)]
+        return replace(sample, image=_with_colors(image, np.asarray(cv2.merge(saturated))))
 
 
 @dataclass(frozen=True)
