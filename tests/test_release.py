@@ -281,7 +281,8 @@ def test_what_is_installed_is_what_the_project_asks_for(name: str) -> None:
     pinned = _pinned(name)
     for requirement in _asked(HASHED[name]):
         versions = pinned[canonicalize_name(requirement.name)]
-        assert all(requirement.specifier.contains(version, prereleases=True) for version in versions), requirement
+        fits = [requirement.specifier.contains(version, prereleases=True) for version in versions]
+        assert any(fits) if requirement.marker else all(fits), requirement
     assert len(_asked("dev")) > 60
 
 

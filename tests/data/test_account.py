@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.data.account import near_equal_names, take_account
+from boxwright.base.errors import DataError
+from boxwright.data.account import DatasetUsage, near_equal_names, take_account
 from boxwright.data.open_dataset import open_recognized
+from boxwright.data.reading import ReasonCounts
 from boxwright.data.recognize import recognize
 from tests.brought.layouts import coco, kitti, raccoon, voc, write, yolo, yolo_with_classes
 from tests.brought.orientation_variants import FORMATS
@@ -116,3 +118,16 @@ def test_near_equal_names(counts: dict[str, int], wanted: list[tuple[str, str]] 
 
 def test_a_thousand_classes_take_no_time() -> None:
     assert near_equal_names({f"{number:05d} kind of thing": 1 for number in range(20_000)}) == []
+
+
+def test_a_refusal_is_one_line() -> None:
+    """An error about data shows the end of a line as a character of a name."""
+    left_out = ReasonCounts()
+    left_out.add("pictures without annotations", "a.png", 3)
+    usage = DatasetUsage(1, 0, 1, 0, ReasonCounts(), left_out, ReasonCounts())
+    with pytest.raises(DataError) as raised:
+        usage.refuse_losses(0.05, "data", undecodable=1)
+    text = str(raised.value)
+    assert "\\u000a" not in text
+    assert text.startswith("data: 100% of the boxes or pictures would not be used, more than 5%: ")
+    assert "; left out: pictures without annotations: 3 (a.png); left out: 1 picture that cannot be decoded; " in text

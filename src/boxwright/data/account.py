@@ -131,11 +131,11 @@ class DatasetUsage:
         """Raise a DataError, with the account, if a larger share than `most` of boxes or of files is not used."""
         if (lost := self.lost(undecodable)) > most:
             causes = [line for line in self.lines()[2:] if not line.startswith("assumed")]
+            undecoded = [f"left out: {counted(undecodable, 'picture')} that cannot be decoded"] if undecodable else []
             raise DataError(
-                f"{name}: {lost:.0%} of the boxes or pictures would not be used, more than {most:.0%}:\n  "
-                + "\n  ".join([*self.lines()[:2], *causes[:_SHOWN]])
-                + (f"\n  left out: {counted(undecodable, 'picture')} that cannot be decoded" if undecodable else "")
-                + "\ncorrect them, or write what can be used with doctor --fix; --most_lost 1 goes on without them"
+                f"{name}: {lost:.0%} of the boxes or pictures would not be used, more than {most:.0%}: "
+                + "; ".join([*self.lines()[:2], *causes[:_SHOWN], *undecoded])
+                + "; correct them, or write what can be used with doctor --fix; --most_lost 1 goes on without them"
             )
 
     def lines(self) -> list[str]:
