@@ -60,8 +60,9 @@ _NOTES = """
 
 - **AP** is that of boxes on COCO's val2017 in percent, as the publisher of the weights states it; it was not measured
   here. Where it is of masks, keypoints or other data, `boxwright weights info NAME` says so.
-- **ms** is the median from a picture of 640×480 to its detections, on two cores of an Intel Xeon with nothing else to
-  do ([how](benchmarks.md#race-against-tensorflow)). Empty: not measured.
+- **ms** is the median from a picture of 640×480 to its detections, on two cores of an Intel Xeon that had little else
+  to do (how: [with suppression](benchmarks.md#race-against-tensorflow), [without](benchmarks.md#latencies)). Empty: not
+  measured.
 - **Parameters** and **GMAC** (10⁹ multiply-accumulate operations) are counted for the preset's own classes and a
   picture of 640×480; empty where weights change the preset's network. **Input** is width × height.
 - **License** is that of the weights, as their publisher states it; "not stated" where only the code has one.
@@ -141,14 +142,15 @@ def _number(value: float | None) -> str:
 
 
 def latencies(way: str) -> dict[str, int]:
-    """Return the median milliseconds of detecting in one image, by preset, that the race recorded on a quiet Xeon.
+    """Return the median milliseconds of detecting in one image, by preset, that were recorded on a Xeon.
 
     Args:
         way: "torch" or "onnxruntime".
     """
-    rows = json.loads((RESULTS / "race-cpu.json").read_text())[PROCESSOR]["rows"]
+    raced = json.loads((RESULTS / "race-cpu.json").read_text())[PROCESSOR]["rows"]
+    measured = json.loads((RESULTS / "latencies-cpu.json").read_text())
     return {
         _RACED[row["model"]]: round(row["ours_median_ms"])
-        for row in rows
+        for row in raced
         if (row["way"], row["mode"], row["batch"], row["busy_per_core"]) == (way, "detect", 1, 0)
-    }
+    } | {row["preset"]: round(row[f"{way} ms"]["median"]) for row in measured if row["processor"] == PROCESSOR}
