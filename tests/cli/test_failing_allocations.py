@@ -68,7 +68,7 @@ def test_each_large_allocation_fails_once(words: list[str], least: int, before: 
 
 @pytest.mark.slow
 def test_large_allocations_of_a_run_that_goes_on_fail_once(tmp_path: Path) -> None:
-    """One of eight: the run's checkpoints open, and the weights of a step are those of the run that had its memory."""
+    """One of sixteen: the run's checkpoints open, and the weights of a step are those of the run that had its memory."""
     data, before = tmp_path / "data", tmp_path / "before"
     data.mkdir()
     before.mkdir()
@@ -78,7 +78,7 @@ def test_large_allocations_of_a_run_that_goes_on_fail_once(tmp_path: Path) -> No
     config = bw.load_config(before / "pipeline.config", ["train_config.num_steps=2"])
     bw.train(config, before / "run", bw.RunSettings(workers=0, device="cpu"))
     expected, tried = {}, 0
-    for outcome in run_failing(failing_malloc(tmp_path), before, TRAIN, every=8):
+    for outcome in run_failing(failing_malloc(tmp_path), before, TRAIN, every=16):
         require_told(outcome)
         found = {}
         for path in CheckpointStore(outcome.folder / "run").paths():
@@ -91,4 +91,4 @@ def test_large_allocations_of_a_run_that_goes_on_fail_once(tmp_path: Path) -> No
         for name in found.keys() & expected.keys():
             assert all(torch.equal(value, expected[name][key]) for key, value in found[name].items()), outcome
         tried += 1
-    assert tried > 40
+    assert tried > 30
