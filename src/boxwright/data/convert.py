@@ -94,7 +94,7 @@ def upright_file(image: NDArray[Any], data: bytes, name: str) -> tuple[bytes, st
     plain = without_orientation(data)
     if plain is not None and _decodes_to(image, plain, name, upright=True):
         return plain, name
-    return _encoded(image, data, name)
+    return encoded_as(image, data, name)
 
 
 def stored_file(image: NDArray[Any], data: bytes, name: str) -> bytes:
@@ -107,7 +107,7 @@ def stored_file(image: NDArray[Any], data: bytes, name: str) -> bytes:
     """
     if parse_header(data, name).orientation == 1 or _decodes_to(image, data, name, upright=False):
         return data
-    return _encoded(image, data, name)[0]
+    return encoded_as(image, data, name)[0]
 
 
 def _decodes_to(image: NDArray[Any], data: bytes, name: str, *, upright: bool) -> bool:
@@ -117,7 +117,8 @@ def _decodes_to(image: NDArray[Any], data: bytes, name: str, *, upright: bool) -
         return False
 
 
-def _encoded(image: NDArray[Any], data: bytes, name: str) -> tuple[bytes, str]:
+def encoded_as(image: NDArray[Any], data: bytes, name: str) -> tuple[bytes, str]:
+    """Return a file of an image, uint8 [H, W, 3], as JPEG if another file is one and else as PNG, and its name."""
     if picture_format(data[:32]) == "JPEG":
         suffix = Path(name).suffix
         return encode_whole_jpeg(image), name if suffix.lower() in _JPEG_NAMES else f"{name}.jpg"

@@ -203,6 +203,9 @@ class Detector(nn.Module):
         Weights, device and postprocessor must stay as they are from now on, and one thread at a time may detect.
         Batches with losses or with context of other images have no graph.
 
+        Args:
+            capture: Captures what a GPU is told.
+
         Returns:
             The detector itself.
 
