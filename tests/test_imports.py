@@ -88,7 +88,7 @@ NEED_PYTORCH = {
         "augmentation.autoaugment", "augmentation.caffe", "augmentation.crop",
         "augmentation.expanded_crop", "augmentation.flip",
         "augmentation.functional.geometry", "augmentation.functional.warp", "augmentation.mosaic", "augmentation.pad",
-        "augmentation.user_transforms", "batch", "loader",
+        "augmentation.user_transforms", "batch", "loader", "smaller_pictures",
     },
     "evaluation": {"network", "watch"},
     "pipeline": {"augmentation", "detector", "optimizer", "training"},

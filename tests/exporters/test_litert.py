@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 import boxwright as bw
 from boxwright.base.errors import ExportError
 from boxwright.exporters.export import ExportDescription, describe, export
-from boxwright.exporters.litert_file import PYTHON, LiteDetector, litert_input, litert_model, save_litert, whole_program
+from boxwright.exporters.litert_file import (
+    PYTHON,
+    LiteDetector,
+    _converted,
+    litert_input,
+    litert_model,
+    save_litert,
+    whole_program,
+)
 from boxwright.exporters.litert_operator import Lite, with_operator, with_outputs
 from boxwright.nn.ops.boxes import FasterRcnnBoxCoder
 from boxwright.nn.ops.resize import resize_antialiased
@@ -456,15 +464,15 @@ def test_no_program_splits_a_tensor_into_one_part() -> None:
             torch.testing.assert_close(made, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_error_of_a_converter_is_found_in_what_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_converter_is_found_in_what_it_prints(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
         "#!/bin/sh\nprintf 'Traceback\\nValueError: no such layer\\n\\nUse tlparse to see it\\n' >&2\nexit 1\n"
     )
     python.chmod(0o755)
-    monkeypatch.setenv(PYTHON, str(python))
+    program = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
     with pytest.raises(ExportError, match="could not convert the network: ValueError: no such layer$"):
-        litert_model(build(RF_DETR).eval(), "operator", 1, torch.uint8)
+        _converted(program, str(python))
 
 
 def test_masks_of_an_rf_detr_are_refused() -> None:

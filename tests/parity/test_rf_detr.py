@@ -202,7 +202,8 @@ def test_gradients(trained: tuple[Path, RfDetr, RfDetrCriterion]) -> None:
     for name, (_, norm, _) in norms.items():
         gradient = parameters[name].grad
         assert gradient is not None
-        assert float(gradient.norm()) == pytest.approx(norm, rel=1e-4, abs=1e-6), name
+        # Biases of keys change no softmax: their gradients are rounding.
+        assert float(gradient.norm()) == pytest.approx(norm, rel=1e-4, abs=1e-5), name
     for name, gradient in whole.items():
         own = parameters[name.replace(shared, "bbox_embed.")].grad
         assert own is not None

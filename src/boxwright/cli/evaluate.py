@@ -30,7 +30,7 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="PATH",
-        help="Folder for metrics.json, detections.json and pictures, here or at s3://… or gs://…; default: eval in the run's.",
+        help="Folder for metrics.json, detections.json and pictures, here or at s3:// or gs://; default: eval in the run's.",
     ),
 ]
 Report = Annotated[

@@ -71,7 +71,7 @@ Target = Annotated[
     typer.Argument(
         metavar="PATH",
         help="Output file: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, out/ckpt-1 for a "
-        "TensorFlow checkpoint, or a folder for transformers; here or at s3://… or gs://…; default: export/detector.onnx in the "
+        "TensorFlow checkpoint, or a folder for transformers; here or at s3:// or gs://; default: export/detector.onnx in the "
         "run's folder.",
     ),
 ]

@@ -48,7 +48,7 @@ Out = Annotated[
     str,
     typer.Option(
         "--out",
-        help="Folder for images, video and detections.json, here or at s3://… or gs://…; or results.parquet, for very "
+        help="Folder for images, video and detections.json, here or at s3:// or gs://; or results.parquet, for very "
         "many images.",
     ),
 ]

@@ -152,7 +152,7 @@ ModelDir = Annotated[
         "--model_dir",
         metavar="PATH",
         help="The run's folder, for checkpoints, log and configuration. A run in it is resumed. Default with DATA: model. "
-        "At s3://… or gs://… it is a copy of one on this machine.",
+        "At s3:// or gs:// it is a copy of one on this machine.",
     ),
 ]
 Preset = Annotated[

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.base.errors import ConfigError, DataError
+from boxwright.base.errors import ConfigError, DataError, shortened
 from boxwright.base.files import as_here, is_file
 from boxwright.base.remote import readable_copy
 from boxwright.config.build import build_chosen, require
@@ -126,9 +126,9 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     except DataError as error:
         if not (lost := lost_path(reader)):
             raise
+        folder = f"{shortened(str(lost), 400)} is searched in the current folder, {Path.cwd()}"
         raise DataError(
-            f"{error}; {lost} is searched in the current folder, {Path.cwd()}: a run whose paths are relative is used "
-            "from where it was trained"
+            f"{error}; {folder}: a run whose paths are relative is used from where it was trained"
         ) from None
 
 
