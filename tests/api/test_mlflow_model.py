@@ -54,7 +54,7 @@ def blank(path: Path) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["run", "onnx"])
+@pytest.mark.parametrize("kind", [pytest.param("run", marks=pytest.mark.slow), "onnx"])
 def test_a_saved_model_finds_what_the_detector_finds(
     kind: str, run: SmallRun, tmp_path: Path, mlflow: Any, mlflow_model: Any
 ) -> None:

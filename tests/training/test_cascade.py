@@ -36,7 +36,7 @@ def configuration(name: str, data: Path, more: str = "") -> Pipeline:
     return parse_message(text, Pipeline)
 
 
-@pytest.mark.slow_except("srn")  # the others' networks and criteria train in tests/models and tests/criteria
+@pytest.mark.slow  # their networks and criteria train in tests of their own
 @pytest.mark.parametrize("name", MODELS)
 def test_trained_resumed_evaluated_and_used(name: str, shapes_data: Path, tmp_path: Path) -> None:
     """Two steps at once are the same as one and one; what comes out can be evaluated and used."""

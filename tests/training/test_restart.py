@@ -62,6 +62,7 @@ def test_the_window_of_the_average_is_divided() -> None:
     assert decays == pytest.approx([0.9999, 0.9998, 0.9997])
 
 
+@pytest.mark.slow
 def test_a_run_goes_back_and_a_resumed_one_does_the_same(
     small_config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,7 +173,7 @@ sys.exit("the child hangs")
 """
 
 
-@pytest.mark.parametrize(("threads", "status"), [(2, 3), (1, 0)])
+@pytest.mark.parametrize(("threads", "status"), [(2, 3), pytest.param(1, 0, marks=pytest.mark.slow)])
 def test_a_fork_after_loading_is_told_instead_of_hanging(threads: int, status: int, trained: Path) -> None:
     """A fork has none of the parent's threads, and PyTorch waits for them; a single thread is the caller's own."""
     done = forked.run([sys.executable, "-c", FORKED, str(threads), str(trained)])

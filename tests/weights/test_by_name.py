@@ -191,6 +191,7 @@ def test_export_by_name_goes_to_the_current_folder(server: FileServer, tmp_path:
     assert kept == {"digests.json", FILE}
 
 
+@pytest.mark.slow
 def test_fine_tuning_by_name_keeps_the_pedigree(server: FileServer, tmp_path: Path) -> None:
     """Through the run, a resumed run, an export and a run that starts from it."""
     images = [picture(seed) for seed in range(4)]

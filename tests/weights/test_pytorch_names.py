@@ -184,6 +184,7 @@ def test_torchvision_vgg(tmp_path: Path) -> None:
     assert float(state["backbone.converted.2.bias"][5]) == float(theirs.classifier[3].bias[20])
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_resnet_of_caffe_by_torchvisions_names(tmp_path: Path) -> None:
     """Blocks stride in their first convolution, as converted Caffe models do; otherwise torchvision's network."""

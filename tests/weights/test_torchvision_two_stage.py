@@ -39,7 +39,8 @@ def theirs(name: str) -> nn.Module:
     return model.eval()
 
 
-@pytest.mark.parametrize("kind", ["fasterrcnn", pytest.param("maskrcnn", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fasterrcnn", "maskrcnn"])
 def test_equal_detections(kind: str, tmp_path: Path) -> None:
     model = theirs(f"{kind}_resnet50_fpn")
     torch.save(model.state_dict(), tmp_path / "theirs.pth")

@@ -138,6 +138,7 @@ def test_share_of_a_step_is_that_of_its_gradients(config: Path) -> None:
     assert shares == pytest.approx([part / sum(norms.values()), 1], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_one_that_was_not_and_leaves_the_teacher_behind(
     config: Path, tmp_path: Path, teacher_file: Path
 ) -> None:

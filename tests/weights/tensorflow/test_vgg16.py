@@ -100,7 +100,7 @@ def check(detector: bw.Detector, report: bw.LoadReport, arrays: dict[str, NDArra
     assert state["backbone.converted.2.bias"][1023] == arrays["vgg_16/fc7/biases"][4092]
 
 
-@pytest.mark.slow_except("ssd_vgg16")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DETECTORS)
 def test_the_classifier_starts_a_detector(kind: str, slim: dict[str, NDArray[Any]]) -> None:
     detector = detector_of(kind)
