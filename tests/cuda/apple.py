@@ -18,6 +18,8 @@ CALLED = {
     "aten::_scaled_dot_product_efficient_attention": "aten::_scaled_dot_product_attention_math_for_mps",
     "aten::_scaled_dot_product_flash_attention": "aten::_scaled_dot_product_attention_math_for_mps",
     "aten::_scaled_dot_product_flash_attention_for_cpu": "aten::_scaled_dot_product_attention_math_for_mps",
+    # With gradients attention is products and a softmax there.
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": "aten::_scaled_dot_product_attention_math",
 }
 OTHERS = {"torchvision::nms", "torchvision::roi_align", "torchvision::_roi_align_backward"}
 

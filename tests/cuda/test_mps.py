@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from boxwright.base.device import in_float64, usable_device
 from boxwright.base.errors import ConfigError
+from boxwright.nn.criteria import example_selection
+from boxwright.nn.suppression import image_by_image
 from tests.cuda.apple import CALLED, is_on_mps
 from tests.cuda.families import FEW_LAYERS, ONE_OF_EACH, fake_run, learner_of
 from tests.cuda.inference import look
@@ -54,7 +56,10 @@ _ASKED = {"torchvision::_cuda_version"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_operators_and_types(family: str) -> None:
+def test_operators_and_types(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What it returns is on the CPU there, as tested below.
+    for module in (image_by_image, example_selection):
+        monkeypatch.setattr(module, "in_float64", lambda tensor: tensor)
     with fake_run(family) as run:
         run.step()
         run.step(describe=True)
