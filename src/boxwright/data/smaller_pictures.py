@@ -40,7 +40,10 @@ class SmallerPictures:
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample, as `Dataset` does."""
-        sample = self.dataset[index]
+        return self._shrunk(self.dataset[index])
+
+    def _shrunk(self, sample: Sample) -> Sample:
+        """Return a sample whose picture is within the limit; the same one if it was before."""
         height, width = sample.image.shape[:2]
         if max(height, width) <= self.max_side:
             return sample
@@ -51,5 +54,6 @@ class SmallerPictures:
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return an image file's bytes and its name: as stored, or of the smaller picture, upright."""
         data, name = self.dataset.encoded(index)
-        before, after = self.dataset[index].image, self[index].image
-        return (data, name) if before.shape == after.shape else encoded_as(after, data, name)
+        sample = self.dataset[index]
+        smaller = self._shrunk(sample)
+        return (data, name) if smaller is sample else encoded_as(smaller.image, data, name)

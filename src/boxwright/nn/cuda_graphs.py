@@ -1,4 +1,4 @@
-"""CUDA graphs of detection: what a GPU is told for a batch is captured once, and replayed as one launch."""
+"""CUDA graphs of detection: the operations of a batch are captured once, and replayed as one launch."""
 
 from __future__ import annotations
 

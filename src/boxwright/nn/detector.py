@@ -204,7 +204,7 @@ class Detector(nn.Module):
         Batches with losses or with context of other images have no graph.
 
         Args:
-            capture: Captures what a GPU is told.
+            capture: Captures the operations of a batch.
 
         Returns:
             The detector itself.

@@ -81,7 +81,7 @@ def find_data_beside(config: TrainEvalPipelineConfig) -> None:
 
 def lost_path(reader: Message) -> str:
     """Return the first relative path of a reader whose file or folder is not in the current folder; empty if none."""
-    named = ((getattr(message, name)) for message, name in _paths(reader))
+    named = (getattr(message, name) for message, name in _paths(reader))
     paths = [path for value in named for path in (value if isinstance(value, list) else [value])]
     first = ((path, Path(path).parts[:1]) for path in paths if path and not os.path.isabs(path) and ":" not in path)
     # Patterns of records, as train.record@10, may name files that are there.
