@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 # A process that reads images pays off in long evaluations only.
 _DEFAULTS = EvaluationSettings(workers=0)
-_OF_COMMANDS, _OF_OPENING = ("engine", "shares"), ("device", "runtime", "tf32", "precision", "compile")
+_OF_COMMANDS, _OF_OPENING = (
+    ("engine", "shares"),
+    (
+        *("device", "runtime", "tf32"),
+        *("precision", "compile", "cuda_graphs"),
+    ),
+)
 
 
 def evaluate(

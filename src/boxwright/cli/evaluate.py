@@ -134,6 +134,8 @@ def _evaluate(
     step = opened.model.step
     if opened.runtime == TORCH:
         prepare_inference(tf32=settings.tf32)
+        if settings.cuda_graphs:
+            console.print("detecting by CUDA graphs, without losses")
     else:
         console.print(f"runtime: {opened.runtime}; exported detectors compute no losses")
     folder = out or output_folder(model_dir) / "eval"

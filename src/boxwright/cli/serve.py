@@ -26,7 +26,8 @@ def serve_command(
             parser=source_path,
             metavar="MODEL",
             help="An exported detector: .onnx, OpenVINO's .xml, .tflite or .pt2 (`boxwright export`); or a run's folder or "
-            "checkpoint, which is exported first, compared on its evaluation data. Several are served side by side.",
+            "checkpoint, which is exported first, compared on its evaluation data. Several are served side by side, each in the "
+            "precision of its file (`boxwright export --precision`).",
         ),
     ],
     name: Annotated[

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -83,10 +83,21 @@ def open_evaluation(
         own = None if is_export(model) else config
         opened = open_model(model, device=settings.device, config=own, allow_edited=settings.allow_edited)
         model = opened.optimized(settings.precision, compile=settings.compile)
+        if settings.cuda_graphs:
+            model.use_cuda_graphs(settings.multi_scale, compile=settings.compile)
     # Its pictures are read by the scale of those that the model was trained with.
     config = state_white_level(config, model.white_level)
     data = data or open_evaluation_data(config, settings, model.categories, model.opened.num_classes)
+    if settings.cuda_graphs:
+        data = replace(data, plan=_without_losses(data.plan))
     return OpenEvaluation(model, data, settings)
+
+
+def _without_losses(plan: EvaluationPlan) -> EvaluationPlan:
+    """Return the plan of an evaluation by CUDA graphs, which hold no groundtruth; a ConfigError where it has none."""
+    if plan.own_size:
+        raise ConfigError("--cuda_graphs: eval_config.force_no_resize gives inputs of several sizes")
+    return replace(plan, losses=False)
 
 
 def evaluate(evaluation: OpenEvaluation, progress: Progress = silent, keep: Keep = keep_nothing) -> Evaluation:

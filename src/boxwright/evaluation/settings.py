@@ -33,6 +33,9 @@ class EvaluationSettings:
     tf32: bool = setting(False, "On a GPU, round float32 matrix products to TF32 too, as convolutions are by default.")
     precision: str = setting("float32", "float32, bfloat16, float16, or fastest: the first two measured.")
     compile: bool = setting(False, "Compile the network, which takes a minute or more.")
+    cuda_graphs: bool = setting(
+        False, "On a GPU, capture the detector as one launch; inputs of one size. Losses are not computed."
+    )
     allow_edited: bool = setting(False, "Open an exported file that was changed after `boxwright export` wrote it.")
     workers: int = setting(1, "Processes that read and decode images.", least=0)
     engine: str = setting("", "Share the images: local, among processes here; ray, over a cluster (RAY_ADDRESS).")

@@ -329,8 +329,10 @@ class ModelSource:
         # Voting over several scales reads scores below the threshold.
         if not (opened.is_exported or settings.multi_scale):
             opened.detector.postprocessor = opened.detector.postprocessor.above(_least_score(settings))
+        if settings.cuda_graphs and settings.context:
+            raise ConfigError("--cuda_graphs: a camera's memory is given with each batch")
         if settings.cuda_graphs:
-            _use_cuda_graphs(opened, settings)
+            opened.use_cuda_graphs(settings.multi_scale, compile=settings.compile)
         detect = opened.detect_function(settings.multi_scale)
         if settings.thresholds:
             detect = _above_thresholds(detect, settings.thresholds, opened)
@@ -359,21 +361,6 @@ def _weights(model: OpenModel) -> str:
         about = model.opened.metadata
         return f"{about.weights_sha256} {about.format} {about.precision}"
     return model.weights_sha256()
-
-
-def _use_cuda_graphs(model: OpenModel, settings: PredictionSettings) -> None:
-    """Capture an opened detector's graphs from its first batch on; raise a ConfigError where there can be none."""
-    for wrong, why in (
-        (model.is_exported, "an exported file has a runtime of its own; name the run"),
-        (settings.compile, "--compile is another way to the same end: choose one"),
-        (bool(settings.multi_scale), "--multi_scale gives inputs of several sizes"),
-        (bool(settings.context), "a camera's memory is given with each batch"),
-    ):
-        if wrong:
-            raise ConfigError(f"--cuda_graphs: {why}")
-    if next(model.detector.parameters()).device.type != "cuda":
-        raise ConfigError("--cuda_graphs: there is no GPU to detect on; leave it out, or see --device")
-    model.detector.use_cuda_graphs()
 
 
 def _above_thresholds(detect: DetectFunction, path: str, model: OpenModel) -> DetectFunction:

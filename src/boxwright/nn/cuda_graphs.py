@@ -51,7 +51,7 @@ class DetectionGraphs(Generic[R]):
         Args:
             compute: From inputs float32 [B, C, H, W] and true sizes int64 [B, 2], on the GPU, to a result there. It
                 does not wait for the GPU.
-            capture: `capture_on_cuda`.
+            capture: `capture_on_cuda`, for a GPU.
         """
         self._compute, self._capture = compute, capture
         self._graphs: dict[tuple[int, ...], _Graph[R]] = {}
@@ -78,12 +78,18 @@ class DetectionGraphs(Generic[R]):
         return _Graph(inputs, true_sizes, replay, result)
 
 
-def capture_on_cuda(compute: Callable[[], R]) -> tuple[Callable[[], None], R]:
-    """Return the replay of a function's work on the current GPU as one graph, and the result that it overwrites.
+def capture_on_cuda(compute: Callable[[], R], device: torch.device) -> tuple[Callable[[], None], R]:
+    """Return the replay of a function's work on a GPU as one graph, and the result that it overwrites.
 
     Raises:
         ConfigError: If the function waits for the GPU, or does what a graph cannot hold.
     """
+    # Streams are of a thread's current GPU; a graph of another one's would hold nothing.
+    with torch.cuda.device(device):
+        return _capture_on_current(compute)
+
+
+def _capture_on_current(compute: Callable[[], R]) -> tuple[Callable[[], None], R]:
     before = torch.cuda.memory_reserved()
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     mode = torch.cuda.get_sync_debug_mode()

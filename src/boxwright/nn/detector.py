@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -197,14 +198,14 @@ class Detector(nn.Module):
             self.network.compile(dynamic=False)
         return self
 
-    def use_cuda_graphs(self, capture: Capture[Selected] = capture_on_cuda) -> Self:
+    def use_cuda_graphs(self, capture: Capture[Selected] | None = None) -> Self:
         """Detect with a CUDA graph for each of the first four shapes of inputs, from network to selected boxes.
 
         Weights, device and postprocessor must stay as they are from now on, and one thread at a time may detect.
         Batches with losses or with context of other images have no graph.
 
         Args:
-            capture: Captures the operations of a batch.
+            capture: Captures the operations of a batch; by default, on the detector's GPU.
 
         Returns:
             The detector itself.
@@ -217,7 +218,8 @@ class Detector(nn.Module):
             raise ConfigError("CUDA graphs are of optimized detectors: call optimize() first")
         if self.preprocessor.resizer.output_size is None:
             raise ConfigError("--cuda_graphs: the resizer gives inputs of several sizes")
-        self._graphs = DetectionGraphs(self._select, capture)
+        on_gpu: Capture[Selected] = partial(capture_on_cuda, device=next(self.parameters()).device)
+        self._graphs = DetectionGraphs(self._select, capture or on_gpu)
         return self
 
     def _select(self, inputs: Tensor, true_sizes: Tensor) -> Selected:

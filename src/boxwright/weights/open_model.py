@@ -234,6 +234,27 @@ class OpenModel:
         digest = self.weights_sha256()
         return replace(self, opened=optimized(self.opened, precision, compile=compile), original_sha256=digest)
 
+    def use_cuda_graphs(self, multi_scale: str, *, compile: bool) -> None:
+        """Let an optimized detector capture CUDA graphs from its first batch on.
+
+        Args:
+            multi_scale: The sizes at which it detects; empty for one.
+            compile: Whether it is compiled.
+
+        Raises:
+            ConfigError: Where there can be no graphs.
+        """
+        for wrong, why in (
+            (self.is_exported, "an exported file has a runtime of its own; name the run"),
+            (compile, "--compile is another way to the same end: choose one"),
+            (bool(multi_scale), "--multi_scale gives inputs of several sizes"),
+        ):
+            if wrong:
+                raise ConfigError(f"--cuda_graphs: {why}")
+        if next(self.detector.parameters()).device.type != "cuda":
+            raise ConfigError("--cuda_graphs: there is no GPU to detect on; leave it out, or see --device")
+        self.detector.use_cuda_graphs()
+
     def detect_function(self, multi_scale: str = "") -> DetectFunction:
         """Return a function that detects objects in pictures.
 
