@@ -22,6 +22,7 @@ from boxwright.base.text import counted, from_cell, to_cell, visible, without_se
         ("http://h:80/@me/x.png", "http://h:80/@me/x.png"),
         ("http://[::1/x.png?a=1", "http://[::1/x.png"),
         ("s3://b/x.tar#m/a.jpg", "s3://b/x.tar#m/a.jpg"),
+        ("s3://b/a-?????-of-00010.tar: gone", "s3://b/a-?????-of-00010.tar: gone"),
         ("what? a@b.c: no address", "what? a@b.c: no address"),
     ],
 )

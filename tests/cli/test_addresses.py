@@ -49,6 +49,34 @@ def test_a_run_and_its_results_at_an_address(small_config: Path, shapes_data: Pa
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the clients and the server
+@pytest.mark.parametrize("ending", ["tar", "parquet"])
+def test_data_are_converted_to_an_address_looked_at_and_trained_on(
+    ending: str, shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_store(tmp_path / "cache") as (store, cutting):
+        cutting.requests_to_cut = 2
+        run("convert", shapes_data / "voc", f"s3://bucket/data/train.{ending}", "--shard_size", 5)
+        assert not cutting.requests_to_cut
+        names = [path.removeprefix("bucket/data/") for path in store.find("bucket/data")]
+        assert len(names) > 2
+        assert names[0] == "label_map.pbtxt"
+        assert all(name.endswith(f".{ending}") for name in names[1:])
+        cutting.answers_to_cut = 2
+        output = run("inspect", "s3://bucket/data")
+        assert not cutting.answers_to_cut
+        count = len(list((shapes_data / "voc" / "JPEGImages").iterdir()))
+        assert f"{count} images, " in output
+        assert Path("contact-sheet.png").is_file()
+        train_words = ("--model_dir", "m", "--epochs", 1, "--weights", "none", "--device", "cpu", "--imgsz", 64)
+        run("train", "s3://bucket/data", *train_words, "--batch", 2)
+        assert f"s3://bucket/data/train-?????-of-0000{len(names) - 1}.{ending}" in Path("m", "init.config").read_text()
+        run("convert", "s3://bucket/data", "back/a.json")
+        assert len(json.loads(Path("back/a.json").read_text())["images"]) == count
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the clients and the server
 @pytest.mark.parametrize("reader", ["web_dataset", "parquet"])
 def test_data_and_run_at_an_address_are_those_of_the_disk(reader: str, shapes_data: Path, tmp_path: Path) -> None:
     """With workers, which are forked while the run is copied, and connections that are cut."""

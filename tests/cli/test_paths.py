@@ -18,19 +18,19 @@ from boxwright.cli.commands import COMMANDS, load_command
 from boxwright.cli.options import option_flag, with_settings
 
 # Paths that are texts, as they may be patterns, names or addresses, too: they are refused before anything is done.
-REFUSED = dict.fromkeys(
+REFUSED = dict.fromkeys([("predict", "sources"), ("export", "source"), ("benchmark", "models")])
+# Data may be shards at an address.
+DATA = dict.fromkeys([("init", "data"), ("train", "data"), ("convert", "source"), ("inspect", "data")])
+# What may be written at an address: of an object store, not of a web server.
+WRITTEN = dict.fromkeys(
     [
-        ("init", "data"),
-        ("train", "data"),
-        ("predict", "sources"),
-        ("export", "source"),
-        ("convert", "source"),
-        ("benchmark", "models"),
-        ("inspect", "data"),
+        ("train", "model_dir"),
+        ("predict", "out"),
+        ("evaluate", "out"),
+        ("export", "target"),
+        ("convert", "target"),
     ]
 )
-# What may be written at an address: of an object store, not of a web server.
-WRITTEN = dict.fromkeys([("train", "model_dir"), ("predict", "out"), ("evaluate", "out"), ("export", "target")])
 # Files that are only read: opening them says that there is none. An empty text is the default of most.
 READ = dict.fromkeys(
     [
@@ -116,7 +116,12 @@ def _kinds(parameter: inspect.Parameter) -> set[Any]:
 
 
 def _is_path(words: list[str], name: str, signature: inspect.Signature) -> bool:
-    return Path in _kinds(signature.parameters[name]) or (" ".join(words), name) in {**REFUSED, **WRITTEN, **READ}
+    return Path in _kinds(signature.parameters[name]) or (" ".join(words), name) in {
+        **REFUSED,
+        **DATA,
+        **WRITTEN,
+        **READ,
+    }
 
 
 PATHS = [case for case in _parameters() if _is_path(*case)]
@@ -163,7 +168,9 @@ def test_an_address_is_refused(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     address = "https://host/folder" if (" ".join(words), name) in WRITTEN else "s3://bucket/folder"
     message = _refusal(words, name, address, signature)
-    if (" ".join(words), name) not in READ:
+    if (" ".join(words), name) in DATA:
+        assert message.startswith(f"{address}: cannot be read, in 1 tries: ")
+    elif (" ".join(words), name) not in READ:
         assert f"expected a path, found the address {address}" in message or "cannot be read frame" in message
     assert not list(tmp_path.iterdir())
 

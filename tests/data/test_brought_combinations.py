@@ -92,7 +92,7 @@ def _voc_of_paths(drawn: list[Picture], to: Path, path: Callable[[Picture], str]
 
 
 def _to_tfrecords(dataset: Dataset, to: Path) -> Path:
-    return write_tfrecords(dataset, to / "train.record")[0].parent
+    return Path(write_tfrecords(dataset, to / "train.record")[0]).parent
 
 
 # What converts a data set, and returns the path to open.

@@ -112,7 +112,7 @@ def test_a_reader_of_a_configuration_reads_them(tmp_path: Path) -> None:
         points = build_dataset(parse_message(text, m.InputReader), "train_input_reader")[0].keypoints
         assert (None if points is None else points.tolist()) == wanted
     with pytest.raises(
-        ConfigError, match="num_keypoints: keypoints are read from tf_record_input_reader and coco_input"
+        ConfigError, match="num_keypoints: keypoints are read from records, COCO's files, archives and Par"
     ):
         build_dataset(
             parse_message(f'num_keypoints: 2 voc_input_reader {{ root: "{tmp_path}" }}', m.InputReader),

@@ -19,6 +19,7 @@ from boxwright.data.convert import write_coco, write_tfrecords, write_voc, write
 from boxwright.data.image_io import encode_png
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tool_files import Tool, write_for_tool
+from boxwright.data.write_rows import write_parquet, write_web_dataset
 from boxwright.inference.predict import predict
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import find_sources
@@ -39,6 +40,8 @@ WRITERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "yolo": (lambda folder: write_yolo(SHAPES, folder / "data.yaml"), "labels/train/*.txt"),
     "voc": (lambda folder: write_voc(SHAPES, folder), "ImageSets/Main/all.txt"),
     "tfrecord": (lambda folder: write_tfrecords(SHAPES, folder / "a.record", num_shards=1), "a.record"),
+    "web_dataset": (lambda folder: write_web_dataset(SHAPES, folder / "a.tar", num_shards=2), "a-00000*.tar"),
+    "parquet": (lambda folder: write_parquet(SHAPES, folder / "a.parquet", masks=True), "a.parquet"),
     "cvat": (lambda folder: write_for_tool(SHAPES, folder / "a.xml", Tool.CVAT), "a.xml"),
     "predictions": (predictions, "coco.json"),
 }

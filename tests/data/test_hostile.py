@@ -606,7 +606,7 @@ def test_names_of_classes_and_files_come_back_the_same(tmp_path: Path, name: str
     elif target == "coco":
         again = open_dataset(write_coco(data, tmp_path / "c.json"))
     else:
-        again = open_dataset(str(write_tfrecords(data, tmp_path / "a.record")[0]))
+        again = open_dataset(write_tfrecords(data, tmp_path / "a.record")[0])
     assert [c.name for c in again.categories] == [name]
     assert [again[index].boxes.tolist() for index in range(2)] == [[[1, 2, 9, 8]]] * 2
     assert again[0].labels.tolist() == [0]

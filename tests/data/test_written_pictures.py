@@ -113,7 +113,7 @@ def test_every_format(orientation: int, square: bool, upright: bool, suffix: str
     np.testing.assert_allclose(corners, boxes, atol=0.01)
 
     # TensorFlow decodes JPEG and PNG alone, and turns none.
-    (record,) = write_tfrecords(data, tmp_path / "t.record")
+    (record,) = map(Path, write_tfrecords(data, tmp_path / "t.record"))
     records = TFRecordDataset([record], CLASSES)
     np.testing.assert_allclose(boxes_of(records[0].image), boxes)
     np.testing.assert_allclose(records[0].boxes, boxes, atol=1e-4)

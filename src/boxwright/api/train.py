@@ -19,12 +19,14 @@ from boxwright.api.run import Run
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder, shown
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
+from boxwright.base.remote import is_remote
 from boxwright.base.settings import with_options
 from boxwright.base.worker_pools import exit_while_importing
 from boxwright.config.preset import referred
 from boxwright.data.dataset import Dataset
 from boxwright.data.own_dataset import Collection
 from boxwright.data.recognize import is_data_file, is_record_file
+from boxwright.data.recognize_shards import source_of_pattern
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.load import Overrides, load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
@@ -219,7 +221,7 @@ def is_data(source: str | Path) -> bool:
     """Return whether what is to be trained on is annotated pictures, not a configuration.
 
     Args:
-        source: A path, or preset:NAME.
+        source: A path, an address of shards, or preset:NAME.
 
     Returns:
         True for pictures.
@@ -230,14 +232,16 @@ def is_data(source: str | Path) -> bool:
     path = Path(source)
     if referred(source) is not None or path.suffix in (".config", ".pbtxt"):
         return False
+    if is_remote(source) or source_of_pattern(str(source)) is not None:
+        return True
     if (str(source) and is_folder(path)) or is_record_file(path) or path.suffix == ".csv":
         return True
     if path.suffix in (".yaml", ".yml", ".json", ".xml") and is_file(path):
         return is_data_file(path)
     missing = "" if is_file(path) else ", and no such file"
     raise ConfigError(
-        f"train: {shown(path)} is neither annotated pictures (a folder, data.yaml, COCO's .json, TFRecords) nor a "
-        f"configuration (.config, .yaml, .json, preset:NAME){missing}"
+        f"train: {shown(path)} is neither annotated pictures (a folder, data.yaml, COCO's .json, TFRecords, .tar, "
+        f".parquet) nor a configuration (.config, .yaml, .json, preset:NAME){missing}"
     )
 
 

@@ -84,7 +84,7 @@ class RemoteFile:
     @property
     def name(self) -> str:
         """The last part of the address."""
-        return self.address.partition("?")[0].rstrip("/").rsplit("/", 1)[-1]
+        return _split_query(self.address)[0].rstrip("/").rsplit("/", 1)[-1]
 
     @property
     def digest(self) -> str:
@@ -188,7 +188,7 @@ def find_remote(pattern: str) -> list[RemoteFile]:
     Raises:
         DataError: As `remote_file`; a pattern that matches nothing gives an empty list.
     """
-    if not any(character in pattern for character in "*?[") or not is_listable(pattern):
+    if not is_pattern(pattern):
         return [remote_file(pattern)]
     system = _file_system(pattern)
     found = _persistently(pattern, lambda: system.glob(pattern, detail=True))
@@ -210,6 +210,11 @@ def list_remote(folder: str) -> dict[str, RemoteFile]:
     return {name[start:]: _described(_with_scheme(name, folder), state) for name, state in found.items()}
 
 
+def is_pattern(address: str) -> bool:
+    """Return whether an address has wildcards, which a web server's cannot have."""
+    return is_listable(address) and any(character in address for character in "*?[")
+
+
 def is_listable(address: str) -> bool:
     """Return whether the files of a folder at an address can be listed: a web server's cannot."""
     return not address.lower().startswith("http")
@@ -217,14 +222,20 @@ def is_listable(address: str) -> bool:
 
 def folder_of(address: str) -> str:
     """Return the address of a file's folder; a query, as signed addresses have, stays at its end."""
-    plain, mark, query = address.partition("?")
-    return f"{plain.rpartition('/')[0]}{mark}{query}"
+    plain, query = _split_query(address)
+    return f"{plain.rpartition('/')[0]}{query}"
 
 
 def address_in(folder: str, name: str) -> str:
     """Return the address of a file in a folder; a query of the folder's stays at its end."""
-    plain, mark, query = folder.partition("?")
-    return f"{plain.rstrip('/')}/{name}{mark}{query}"
+    plain, query = _split_query(folder)
+    return f"{plain.rstrip('/')}/{name}{query}"
+
+
+def _split_query(address: str) -> tuple[str, str]:
+    """Return an address without its query, and that with its mark; elsewhere than on the web, `?` is a wildcard."""
+    plain, mark, query = (address, "", "") if is_listable(address) else address.partition("?")
+    return plain, f"{mark}{query}"
 
 
 def readable_copy(path: str) -> str:

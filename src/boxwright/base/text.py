@@ -16,8 +16,8 @@ _UNSEEN = re.compile(
 _ADDRESS = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+)://(\S+)")
 # Up to the last @ before the path; also after a slash in a password that was not encoded, where no port can be.
 _USER = re.compile(r"^(?:[^/@]*:[^/@]*[^/@0-9:][^/@]*/.*@|[^/]*@)")
-# Not what follows an address in a sentence.
-_QUERY = re.compile(r"\?[^#]*?(?=#|[)\]>,.:;'\"]*$)")
+# Not what follows an address in a sentence, nor the numbers of a set of files: a-?????-of-00010.
+_QUERY = re.compile(r"\?(?!\?*-of-)[^#]*?(?=#|[)\]>,.:;'\"]*$)")
 _MOST_DIGITS = 18  # which fit in int64
 # Spreadsheets run a cell that begins like this; Excel drops a quote before it.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")

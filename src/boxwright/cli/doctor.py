@@ -100,8 +100,9 @@ def _is_configuration(path: Path) -> bool:
 
         return not is_data_file(path)
     from boxwright.data.recognize import is_record_file
+    from boxwright.data.recognize_shards import source_of_pattern
 
-    return path.suffix != ".csv" and not is_record_file(path)
+    return path.suffix != ".csv" and not is_record_file(path) and source_of_pattern(str(path)) is None
 
 
 def _examine_configuration(

@@ -46,9 +46,13 @@ def require_checkpoint(path: Path) -> None:
 
 
 def require_data(source: str) -> None:
-    """Raise a DataError if nothing matches a path or glob; `name@10` is left to the reader."""
+    """Raise a DataError if nothing matches a path or glob; `name@10` and addresses are left to the reader."""
     import glob
 
+    from boxwright.base.remote import is_remote
+
+    if is_remote(source):
+        return
     require_path(source, error=DataError)
     if "@" not in source and not os.path.isfile(source) and not os.path.isdir(source) and not glob.glob(source):
         raise DataError(f"no file matches {source!r}")

@@ -15,8 +15,8 @@ import re
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,19 @@ import yaml
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, make_folder, open_whole, read_file, unfinished, write_whole
+from boxwright.base.files import is_file, make_folder, read_file, unfinished, write_whole
 from boxwright.data.coco import coco_annotation, coco_category
 from boxwright.data.coco_content import searched_lists
 from boxwright.data.dataset import Dataset
 from boxwright.data.dense_pose import point_list
 from boxwright.data.example_messages import Example
 from boxwright.data.image_io import decode_image, encode_png, encode_whole_jpeg, parse_header
-from boxwright.data.label_map import KEYPOINT_TEXT, load_label_map, names_of_objects, write_label_map
+from boxwright.data.label_map import KEYPOINT_TEXT, names_of_objects
 from boxwright.data.picture_files import picture_format
 from boxwright.data.tf_example import ATTRIBUTE
 from boxwright.data.tfrecord import write_records_to
 from boxwright.data.voc import write_voc_annotation
+from boxwright.data.write_shards import Progress, shard_names, write_label_map_once, write_shards
 from boxwright.data.yolo_yaml import read_data_yaml
 from boxwright.types import Categories, Sample
 
@@ -170,52 +171,30 @@ def _sign_chunk(png: bytearray, name: int) -> None:
         struct.pack_into(">I", png, name + 4 + length, zlib.crc32(png[name : name + 4 + length]))
 
 
-Progress = Callable[[Iterable[int]], Iterable[int]]
 # Keeps a name with suffix and number below the 255 bytes of common file systems.
 _LONGEST_STEM, _LONGEST_SUFFIX = 180, 16
 _LIKE_A_FLAG = re.compile(r"\s-?[01]$")
 
 
-def write_tfrecords(
-    dataset: Dataset, path: str | Path, *, num_shards: int = 1, progress: Progress = iter
-) -> list[Path]:
-    """Write a data set as TFRecords, with its label map as `label_map.pbtxt` in the same folder.
+def write_tfrecords(dataset: Dataset, path: str | Path, *, num_shards: int = 1, progress: Progress = iter) -> list[str]:
+    """Write a data set as TFRecords, with its label map as `label_map.pbtxt` in the same folder; return their names.
 
     Args:
-        path: The file; several shards append -00000-of-00003 and so on.
+        path: The file, or its address; several shards append -00000-of-00003 and so on.
         progress: Wraps the indices, for a progress bar.
 
     Raises:
         DataError: If the folder already has a label map of other classes.
-        OutputError: If the disk is full or the folder is not writable; existing files stay.
+        OutputError: As `write_shards`.
     """
-    path = Path(path)
-    make_folder(path.parent)
-    label_map = path.parent / "label_map.pbtxt"
-    _check_label_map(dataset.categories, label_map)
-    names = (
-        [path]
-        if num_shards == 1
-        else [path.with_name(f"{path.name}-{shard:05d}-of-{num_shards:05d}") for shard in range(num_shards)]
-    )
-    indices = iter(progress(range(len(dataset))))
 
-    def records(count: int) -> Iterator[bytes]:
-        for _ in range(count):
-            index = next(indices)
+    def records(indices: Iterable[int]) -> Iterator[bytes]:
+        for index in indices:
             sample, (data, name) = dataset[index], dataset.encoded(index)
             yield encode_example(sample, stored_file(sample.image, data, name), dataset.categories)
 
-    bounds = [len(dataset) * shard // num_shards for shard in range(num_shards + 1)]
-    with ExitStack() as whole:  # all shards appear together, so that none mixes with an earlier conversion
-        for name, start, stop in zip(names, bounds, bounds[1:], strict=False):
-            file = whole.enter_context(open_whole(name))
-            write_records_to(file, records(stop - start))
-            file.flush()  # a full disk shows here, before any shard has its name
-        for _ in indices:  # lets a progress bar finish
-            pass
-        _write_label_map(dataset.categories, label_map)
-    return names
+    names = shard_names(path, num_shards, before_suffix=False)
+    return write_shards(dataset, names, lambda file, part: write_records_to(file, records(part)), progress=progress)
 
 
 def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = iter) -> Path:
@@ -225,10 +204,10 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = iter)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for index in progress(range(len(dataset))):
-        sample, (data, name) = _sample_and_file(dataset, index)
+        sample, (data, name) = upright_sample(dataset, index)
         name = _write_image(folder, name, data, taken, keep_folder=True)
         unnamed = sample.keypoints is not None and not any(item.keypoints for item in dataset.categories)
-        _warn_about_loss(sample, {"keypoints without names": unnamed}, "COCO")
+        warn_about_loss(sample, {"keypoints without names": unnamed}, "COCO")
         height, width = sample.image.shape[:2]
         head = {"id": index + 1, "file_name": name, "height": height, "width": width}
         images.append({**head, **searched_lists(sample, dataset.categories)})
@@ -249,12 +228,12 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = iter) 
         annotations, images, lists = whole / "Annotations", whole / "JPEGImages", whole / "ImageSets" / "Main"
         for folder in (annotations, images, lists):
             make_folder(folder)
-        _write_label_map(dataset.categories, whole / "label_map.pbtxt")
+        write_label_map_once(dataset.categories, whole / "label_map.pbtxt")
         for index in progress(range(len(dataset))):
-            sample, (data, name) = _sample_and_file(dataset, index)
+            sample, (data, name) = upright_sample(dataset, index)
             name = _write_image(images, name, data, taken, by_stem=True)
             stem = Path(name).stem
-            _warn_about_loss(sample, {"masks": sample.masks is not None, "crowds": bool(sample.is_crowd.any())}, "VOC")
+            warn_about_loss(sample, {"masks": sample.masks is not None, "crowds": bool(sample.is_crowd.any())}, "VOC")
             sample = sample.keep(~sample.is_crowd)
             write_voc_annotation(sample, name, dataset.categories, annotations / f"{stem}.xml")
             stems.append(stem)
@@ -276,9 +255,9 @@ def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, prog
     images, labels = (make_folder(path.parent / kind / split) for kind in ("images", "labels"))
     with write_yolo_yaml(path, split, [item.name for item in dataset.categories]):
         for index in progress(range(len(dataset))):
-            sample, (data, name) = _sample_and_file(dataset, index)
+            sample, (data, name) = upright_sample(dataset, index)
             name = _write_image(images, name, data, taken, by_stem=True)
-            _warn_about_loss(
+            warn_about_loss(
                 sample,
                 {
                     "masks": sample.masks is not None,
@@ -291,15 +270,16 @@ def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, prog
     return path
 
 
-def _sample_and_file(dataset: Dataset, index: int) -> tuple[Sample, tuple[bytes, str]]:
+def upright_sample(dataset: Dataset, index: int) -> tuple[Sample, tuple[bytes, str]]:
+    """Return a sample with a file of its image, for readers that turn pictures upright, and the file's name."""
     sample, (data, name) = dataset[index], dataset.encoded(index)
     return sample, upright_file(sample.image, data, name)
 
 
-def _warn_about_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
+def warn_about_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
     """Warn about information that a format cannot hold; Python shows each text once."""
-    kinds |= {"attributes": sample.attributes is not None and target in ("VOC", "YOLO")}
-    if target in ("VOC", "YOLO"):
+    kinds |= {"attributes": sample.attributes is not None and target != "COCO"}
+    if target != "COCO":
         kinds |= {"points of DensePose": sample.dense_pose is not None, "tracks": sample.track_ids is not None}
     kinds |= {
         "weights of masks": sample.mask_weights is not None,
@@ -308,24 +288,6 @@ def _warn_about_loss(sample: Sample, kinds: dict[str, bool], target: str) -> Non
     kinds |= {"weights": bool((sample.weights != 1).any()), "group_of marks": bool(sample.group_of.any())}
     for kind in (kind for kind, present in kinds.items() if present):
         warnings.warn(f"{kind} are dropped: {target} cannot represent them", stacklevel=3)
-
-
-def _check_label_map(categories: Categories, path: Path) -> None:
-    """Raise if there is a label map of other classes: data beside it would change meaning."""
-    if not is_file(path):
-        return
-    existing = [(item.id, item.name) for item in load_label_map(path)]
-    if existing != [(item.label + 1, item.name) for item in categories]:
-        raise DataError(
-            f"{path} already exists and has other classes; pass it as label_map, or write to another folder"
-        )
-
-
-def _write_label_map(categories: Categories, path: Path) -> None:
-    """Write a label map unless the same one exists."""
-    _check_label_map(categories, path)
-    if not is_file(path):
-        write_label_map(categories, path)
 
 
 def _write_image(

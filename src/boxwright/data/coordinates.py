@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.data.picture_dataset import BoxesAre, PictureDataset, Size
+from boxwright.data.row_dataset import RowDataset
 
 _MOST_SAMPLES = 200
 # Shares of boxes: so many that cannot be read as they are, and so many that can be read otherwise.
@@ -82,12 +84,15 @@ class PictureBoxes:
 def coordinates_problem(dataset: object, *, most: int = _MOST_SAMPLES) -> CoordinateProblem | None:
     """Return what is wrong with the boxes of a data set as a whole, or None.
 
-    Samples that cannot be read are passed over; so are data sets of another kind than `PictureDataset`.
+    Samples that cannot be read are passed over; so are data sets of another kind than `PictureDataset` and
+    `RowDataset`.
 
     Args:
         dataset: Any reader's.
-        most: How many samples to look at, evenly spaced.
+        most: How many samples to look at, evenly spaced; the first ones of data that are read in sequence.
     """
+    if isinstance(dataset, RowDataset):
+        return find_problem(_first_boxes(dataset, most), dataset.boxes_are, can_change=True)
     if not isinstance(dataset, PictureDataset):
         return None
     count = len(dataset)
@@ -105,6 +110,16 @@ def coordinates_problem(dataset: object, *, most: int = _MOST_SAMPLES) -> Coordi
         return problem
     word = "" if problem.boxes_are is None else dataset.repairs.get(problem.boxes_are, "")
     return replace(problem, boxes_are=None, word=word)
+
+
+def _first_boxes(dataset: RowDataset, most: int) -> list[PictureBoxes]:
+    placed = []
+    for index in range(min(most, len(dataset))):
+        with suppress(DataError):
+            sample = dataset[index]
+            size = (sample.image.shape[0], sample.image.shape[1])
+            placed.append(PictureBoxes(sample.boxes.astype(np.float64), size, None, sample.filename or sample.id))
+    return placed
 
 
 def find_problem(

@@ -9,11 +9,14 @@ from pathlib import Path
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, shown
 from boxwright.base.read_settings import LabelConvention
+from boxwright.base.remote import is_remote
 from boxwright.data.coco import CocoDataset
 from boxwright.data.coordinates import coordinates_problem
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
-from boxwright.data.recognize import RecognizedData, face_lists, label_map_beside, recognize
+from boxwright.data.recognize import face_lists, label_map_beside, recognize
+from boxwright.data.recognize_shards import source_of_pattern
+from boxwright.data.recognized import RecognizedData, words_of
 from boxwright.data.record_classes import check_record_boxes, check_record_labels
 from boxwright.data.sources import Source, open_source
 from boxwright.types import Categories, Category, Sample
@@ -79,7 +82,7 @@ def _all_classes(first: Categories, second: Categories) -> Categories:
 
 def _have_outlines(source: Source) -> bool:
     """Whether every object of some samples has an outline."""
-    if source.format not in ("coco", "yolo"):
+    if source.format not in ("coco", "yolo", "web_dataset", "parquet"):
         return False
     plain, masked = open_source(source), open_source(source, load_masks=True)
     step = max(len(plain) // _TRIED, 1)
@@ -115,7 +118,7 @@ def open_dataset(
     """Open data of any format that is recognized: one list of them, or all in one if they need no list.
 
     Args:
-        path: A file or folder; of TFRecords also a glob or `name@count`.
+        path: A file or folder; of TFRecords and other shards also a glob or `name@count`, of the latter an address.
         label_map: The classes; by default the label map beside the data, else the classes that the data name.
         image_set: The list, such as train or val; for VOC any in `ImageSets/Main`; by default all annotations of VOC,
             and the others' list for training.
@@ -129,7 +132,7 @@ def open_dataset(
         DataError: If the data cannot be opened, or nothing names the classes.
     """
     lists: dict[str, Source] = {}
-    if is_folder(path) or is_file(path):
+    if is_folder(path) or is_file(path) or is_remote(path):
         recognized = recognize(
             path, allow_paths_outside=allow_paths_outside, ignore_exif=ignore_exif, labels_are=labels_are
         )
@@ -139,6 +142,8 @@ def open_dataset(
             _LOG.info("%s: read from the folder %s in it", shown(path), recognized.folder)
     elif (faces := face_lists(Path(path))) is not None:  # a glob of lists
         source, beside = faces.train, None
+    elif (shards := source_of_pattern(str(path))) is not None:
+        source, beside = replace(shards, ignore_exif=ignore_exif, labels_are=labels_are), label_map_beside(Path(path))
     else:  # a glob of TFRecords, whose error names the pattern
         source, beside = Source("tfrecord", str(path), labels_are=labels_are), label_map_beside(Path(path))
     if image_folder is not None:
@@ -160,6 +165,9 @@ def _choose_list(recognized: RecognizedData, name: str, path: str | Path) -> Sou
         return recognized.train
     same = {"val": "valid", "valid": "val"}
     source = recognized.lists.get(name) or recognized.lists.get(same.get(name, ""))
+    if source is None:  # shards: val-?????-of-00010.tar
+        named = [other for other in recognized.lists if name in words_of(other)]
+        source = recognized.lists[named[0]] if len(named) == 1 else None
     if source is None:
         raise DataError(f"{shown(path)}: no list {name!r}; there are: {', '.join(recognized.lists) or 'none'}")
     return source

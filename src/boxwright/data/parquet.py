@@ -1,12 +1,14 @@
 """Parquet files of annotated pictures: a row has the bytes of a picture, and its objects.
 
 Columns are those that Hugging Face's `datasets` writes: `image` (bytes, or a struct with `bytes`) and `objects`; where
-they are there, `height` and `width`, and `image_id`. A group of rows is decoded as a whole, once while it is in use:
-into a file of the cache folder, which processes of a machine share and map into memory.
+they are there, `height` and `width`, and `image_id`. Files that we write say in their schema what their boxes are. A
+group of rows is decoded as a whole, once while it is in use: into a file of the cache folder, which processes of a
+machine share and map into memory.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +24,8 @@ from boxwright.data.shard_files import File, as_file, identity, load_index, open
 
 _IMAGE, _OBJECTS = "image", "objects"
 _COLUMNS = (_IMAGE, _OBJECTS, "height", "width", "image_id")
+# In the schema of files whose boxes are as COCO's.
+BOXES_ARE_XYWH = {"boxwright": '{"boxes_are": "xywh"}'}
 _INDEX_MARK = b"boxwright parquet index 1\n"
 # Rows that are in memory at once, each with its picture.
 _BATCH = 64
@@ -100,12 +104,17 @@ class ParquetShard:
             return made_file(name, int(share * size_of(self.path, file)), decode)
 
 
+def require_pyarrow(path: object) -> None:
+    """Raise a DataError, which names a file, if PyArrow is not installed."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise DataError(f"{shown(str(path))}: Parquet needs PyArrow: pip install 'boxwright[parquet]'")
+
+
 def open_parquet(source: Path | BinaryIO, path: object) -> Any:
     """Return a Parquet file, opened; `path` is its name for messages."""
-    try:
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise DataError(f"{shown(str(path))}: Parquet needs PyArrow: pip install 'boxwright[parquet]'") from None
+    require_pyarrow(path)
+    from pyarrow.parquet import ParquetFile
+
     with translated(DataError, shown(str(path))):
         # Threads that read ahead would hold a file of Python's when the interpreter ends, which aborts it.
         return ParquetFile(source, pre_buffer=False)
@@ -141,6 +150,12 @@ def _mapped_row(path: Path, number: int) -> tuple[dict[str, Any], list[str]]:
         batch = rows.get_batch(number // _BATCH)
         values: dict[str, Any] = batch.slice(number % _BATCH, 1).to_pylist()[0]
         return values, parquet_classes(rows.schema) or []
+
+
+def states_boxes(schema: Any) -> bool:
+    """Return whether a file's schema says that its boxes are as COCO's, as in files that we write."""
+    metadata = schema.metadata or {}
+    return all(metadata.get(key.encode()) == value.encode() for key, value in BOXES_ARE_XYWH.items())
 
 
 def parquet_classes(schema: Any) -> list[str] | None:

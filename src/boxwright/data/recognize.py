@@ -11,13 +11,15 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.base.read_settings import LabelConvention
+from boxwright.base.remote import is_remote
 from boxwright.base.text import counted
 from boxwright.data.archives import is_archive, unpacked
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
@@ -28,13 +30,13 @@ from boxwright.data.label_map import load_label_map
 from boxwright.data.layouts.content import containing_folder, files_in, folders_in, read_beginning
 from boxwright.data.layouts.table import LAYOUTS, find_layout
 from boxwright.data.picture_files import files_below, is_left_over, is_picture
+from boxwright.data.recognize_shards import recognize_at_address, recognize_shards
+from boxwright.data.recognized import HELD_OUT, TRAINING, RecognizedData, recognize_lists, unused_lists, words_of
 from boxwright.data.sources import Source
 from boxwright.data.wider_face import is_wider_face
 from boxwright.data.yolo_layout import find_yolo, yolo_splits
 
-_TRAINING = ("trainval", "train", "training")
 _SAME_LIST = {"val": ("valid", "validation"), "valid": ("val", "validation"), "validation": ("val", "valid")}
-_HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
 _DEEPEST = 2  # folders above the data
 _RECORDS = re.compile(r".+\.(tf_?)?records?(-[0-9]{5}-of-[0-9]{5})?|.+-[0-9]{5}-of-[0-9]{5}", re.IGNORECASE)
 # The first key or the first picture of a file may come late.
@@ -48,33 +50,10 @@ _TRIED = 20
 # The error names these if nothing was recognized.
 _EXPECTED = (
     "YOLO (a data.yaml or classes.txt), COCO (a .json of annotations), Pascal VOC (a folder of .xml files), TFRecords "
-    "(.record, .tfrecord), Open Images (a .csv of boxes), "
+    "(.record, .tfrecord), Open Images (a .csv of boxes), shards of WebDataset (.tar) or Parquet, "
     + ", ".join(layout.name for layout in LAYOUTS)
     + "; folders train, valid and test of these; or a .zip or .tar of them"
 )
-
-
-@dataclass(frozen=True)
-class RecognizedData:
-    """Data of a known format.
-
-    Attributes:
-        kind: The format's name.
-        train: The source for training.
-        held_out: The source for evaluation; None if the data have no split.
-        lists: All sources by name, such as those of `ImageSets/Main`; empty if the data have no lists.
-        label_map: The label map beside the data; None without one.
-        notes: What the user should know, such as unused lists.
-        folder: The folder in the path that holds the data; empty if that is the path itself.
-    """
-
-    kind: str
-    train: Source
-    held_out: Source | None = None
-    lists: dict[str, Source] = field(default_factory=dict)
-    label_map: Path | None = None
-    notes: tuple[str, ...] = ()
-    folder: str = ""
 
 
 def is_data_file(path: Path) -> bool:
@@ -111,7 +90,7 @@ def recognize(
     """Return the format and the split of data, with absolute paths.
 
     Args:
-        data: A file or a folder.
+        data: A file or a folder; of shards of pictures also an address.
         allow_paths_outside: Whether annotations may name files outside their folder, as a data.yaml's `path: ../data`.
         ignore_exif: Whether labels refer to pixels as stored, where nothing shows that they refer to upright pictures.
         labels_are: How labels differ from what the format says; None if they do not.
@@ -119,12 +98,14 @@ def recognize(
     Raises:
         DataError: If the path does not exist, or nothing was recognized; the error lists the known formats.
     """
+    if is_remote(data):
+        return _read_so(recognize_at_address(str(data)), ignore_exif=ignore_exif, labels_are=labels_are)
     path = Path(os.path.abspath(data))  # links are not resolved: the format may show only in a link's name
     if not (is_folder(path) or is_file(path)):
         raise DataError(f"{shown(data)}: no such file or folder")
     if path.suffix == ".config":
         raise DataError(f"{shown(data)} is a configuration; pass it as --config")
-    if is_file(path) and is_archive(path):
+    if is_file(path) and is_archive(path) and recognize_shards(path) is None:
         path = unpacked(path)
     refuse_unfinished(path)
     recognized = _recognized(path, _DEEPEST)
@@ -133,15 +114,17 @@ def recognize(
     if recognized is None:
         raise _nothing_recognized(path, data)
 
-    def read_so(source: Source) -> Source:
-        return replace(source, allow_paths_outside=allow_paths_outside, ignore_exif=ignore_exif, labels_are=labels_are)
+    recognized = replace(recognized, label_map=recognized.label_map or label_map_beside(path))
+    return _read_so(recognized, allow_paths_outside=allow_paths_outside, ignore_exif=ignore_exif, labels_are=labels_are)
 
+
+def _read_so(recognized: RecognizedData, **settings: Any) -> RecognizedData:
+    """Return data whose sources are read with some settings."""
     return replace(
         recognized,
-        train=read_so(recognized.train),
-        held_out=None if recognized.held_out is None else read_so(recognized.held_out),
-        lists={name: read_so(source) for name, source in recognized.lists.items()},
-        label_map=recognized.label_map or label_map_beside(path),
+        train=replace(recognized.train, **settings),
+        held_out=None if recognized.held_out is None else replace(recognized.held_out, **settings),
+        lists={name: replace(source, **settings) for name, source in recognized.lists.items()},
     )
 
 
@@ -172,7 +155,7 @@ def _split_folders(path: Path) -> RecognizedData | None:
     """Recognize folders that are named as lists, each with its own annotations, in a folder or in its `images`."""
     for root in (path, path / "images"):
         folders = {folder.name: folder for folder in folders_in(root)}
-        names = [name for name in folders if set(_words(name)) & {*_TRAINING, *_HELD_OUT}]
+        names = [name for name in folders if set(words_of(name)) & {*TRAINING, *HELD_OUT}]
         parts = {name: part for name in sorted(names) if (part := _recognized(folders[name], 0)) is not None}
         kinds = {part.kind for part in parts.values()}
         if len(kinds) > 1:
@@ -182,7 +165,7 @@ def _split_folders(path: Path) -> RecognizedData | None:
             maps = {name: part.label_map or label_map_beside(folders[name]) for name, part in parts.items()}
             notes = [note for part in parts.values() for note in part.notes]
             lists = {name: part.train for name, part in parts.items()}
-            chosen = _recognize_lists(kinds.pop(), list(lists), path, lists.__getitem__, _common_map(maps))
+            chosen = recognize_lists(kinds.pop(), list(lists), path, lists.__getitem__, _common_map(maps))
             return replace(chosen, notes=(*notes, *chosen.notes))
     return None
 
@@ -232,25 +215,11 @@ def _yolo(path: Path) -> RecognizedData | None:
     if "train" not in lists:
         raise DataError(f"{yaml}: no list 'train'; there are: {', '.join(lists) or 'none'}")
     held_out = next((name for name in ("val", "valid", "test") if name in lists), None)
-    notes = _unused([*lists], "train", held_out)
+    notes = unused_lists([*lists], "train", held_out)
     if held_out is not None and lists[held_out] == lists["train"]:
         held_out, notes = None, (f"{held_out} names the same images as train, and is not used",)
     sources = {name: Source("yolo", str(yaml), name) for name in lists}
     return RecognizedData("YOLO", sources["train"], sources[held_out] if held_out else None, sources, notes=notes)
-
-
-def _unused(lists: Sequence[str], train: str, held_out: str | None) -> tuple[str, ...]:
-    """Return notes on unused lists: test lists are kept for a final evaluation, others are left to the user."""
-    rest = [name for name in lists if name not in (train, held_out)]
-    tests = [name for name in rest if "test" in _words(name)]
-    # VOC's train and val are parts of trainval.
-    others = [name for name in rest if name not in tests and not (train == "trainval" and name in ("train", "val"))]
-    notes = []
-    if tests:
-        notes.append(f"the list {' and '.join(tests)} is kept for a final evaluation")
-    if others:
-        notes.append(f"not used: {', '.join(others[:4])}{', …' if len(others) > 4 else ''}")
-    return tuple(notes)
 
 
 def _roboflow_coco(path: Path) -> RecognizedData | None:
@@ -258,42 +227,6 @@ def _roboflow_coco(path: Path) -> RecognizedData | None:
     if not is_folder(path) or not is_file(path / ROBOFLOW_ANNOTATIONS):
         return None
     return RecognizedData("Roboflow's COCO", Source("coco", str(path / ROBOFLOW_ANNOTATIONS)))
-
-
-def _choose_lists(names: Sequence[str], path: Path) -> tuple[str, str | None]:
-    """Return the lists for training and for evaluation, by their names.
-
-    `trainval`, which includes val, is paired with `test`; without a test list, train is paired with val.
-    """
-    by_word = {word: [name for name in names if word in _words(name)] for word in (*_TRAINING, *_HELD_OUT)}
-    if by_word["trainval"] and (by_word["test"] or not (by_word["train"] and by_word["val"])):
-        return by_word["trainval"][0], by_word["test"][0] if by_word["test"] else None
-    train = next((by_word[word][0] for word in ("train", "training") if by_word[word]), None)
-    if train is None and len(names) == 1:
-        return names[0], None
-    if train is None:
-        raise DataError(f"{path}: which of {', '.join(names)} is for training? expected one named train")
-    held_out = next((name for word in _HELD_OUT for name in by_word[word] if name != train), None)
-    return train, held_out
-
-
-def _recognize_lists(
-    kind: str,
-    names: Sequence[str],
-    path: Path,
-    source: Callable[[str], Source],
-    label_map: Path | None = None,
-) -> RecognizedData:
-    """Return data that have lists, of which two are chosen by name."""
-    train, held_out = _choose_lists(names, path)
-    lists = {name: source(name) for name in names}
-    notes = _unused(names, train, held_out)
-    return RecognizedData(kind, lists[train], lists.get(held_out or ""), lists, label_map, notes)
-
-
-def _words(name: str) -> list[str]:
-    """Return the words of a name: `instances_train2017` is instances and train."""
-    return re.findall("[a-z]+", name.lower())
 
 
 def _records(path: Path) -> RecognizedData | None:
@@ -312,9 +245,9 @@ def _records(path: Path) -> RecognizedData | None:
         return Source("tfrecord", str(folder / name))
 
     label_map = label_map_beside(folder)
-    if len(names) > 1 and not any(set(_words(name)) & {*_TRAINING, *_HELD_OUT} for name in names):
+    if len(names) > 1 and not any(set(words_of(name)) & {*TRAINING, *HELD_OUT} for name in names):
         return _one_record_a_picture(folder, names, label_map)
-    return _recognize_lists("TFRecords", names, folder, source, label_map)
+    return recognize_lists("TFRecords", names, folder, source, label_map)
 
 
 def _one_record_a_picture(folder: Path, names: Sequence[str], label_map: Path | None) -> RecognizedData:
@@ -338,7 +271,7 @@ def _coco(path: Path) -> RecognizedData | None:
         images = _find_image_folder(by_name[name], containing_folder(path))
         return Source("coco", str(by_name[name]), image_folder=str(images))
 
-    return _recognize_lists("COCO", sorted(by_name), path, source)
+    return recognize_lists("COCO", sorted(by_name), path, source)
 
 
 def _json_files(path: Path) -> list[Path]:
@@ -384,7 +317,7 @@ def _layout(path: Path) -> RecognizedData | None:
 def _layout_parts(path: Path) -> RecognizedData | None:
     """Recognize files of one layout in a folder that are its lists, such as train_labels.csv and test_labels.csv."""
     named = [
-        file for file in files_in(path) if set(_words(file.stem)) & {*_TRAINING, *_HELD_OUT} and not is_picture(file)
+        file for file in files_in(path) if set(words_of(file.stem)) & {*TRAINING, *HELD_OUT} and not is_picture(file)
     ]
     layouts = {file: layout for file in named if (layout := find_layout(file)) is not None}
     if len({layout.name for layout in layouts.values()}) != 1:
@@ -393,13 +326,13 @@ def _layout_parts(path: Path) -> RecognizedData | None:
     kind = next(iter(layouts.values())).name
 
     def source(name: str) -> Source:
-        folders = (path / "images" / word for word in _words(name))
+        folders = (path / "images" / word for word in words_of(name))
         own = next(
-            (folder for folder in (*folders, *(path / word for word in _words(name))) if is_folder(folder)), None
+            (folder for folder in (*folders, *(path / word for word in words_of(name))) if is_folder(folder)), None
         )
         return Source("coco", str(by_name[name]), image_folder=str(own) if own else "")
 
-    return _recognize_lists(kind, sorted(by_name), path, source)
+    return recognize_lists(kind, sorted(by_name), path, source)
 
 
 def _open_images(path: Path) -> RecognizedData | None:
@@ -411,10 +344,10 @@ def _open_images(path: Path) -> RecognizedData | None:
     by_name = {file.stem: file for file in files}
 
     def source(name: str) -> Source:
-        images = next((f for f in (*(root / word for word in _words(name)), root / "images") if is_folder(f)), root)
+        images = next((f for f in (*(root / word for word in words_of(name)), root / "images") if is_folder(f)), root)
         return Source("open_images", str(by_name[name]), image_folder=str(images))
 
-    return _recognize_lists("Open Images", sorted(by_name), path, source)
+    return recognize_lists("Open Images", sorted(by_name), path, source)
 
 
 def _is_open_images(file: Path) -> bool:
@@ -435,7 +368,7 @@ def _voc(path: Path) -> RecognizedData | None:
 
     if not names or (len(names) == 1 and names[0] in ("all", "default")):
         return RecognizedData("Pascal VOC", source(""))
-    return _recognize_lists("Pascal VOC", names, path, source)
+    return recognize_lists("Pascal VOC", names, path, source)
 
 
 def _has_an_export(folder: Path) -> bool:
@@ -471,4 +404,5 @@ _RECOGNIZERS: tuple[Callable[[Path], RecognizedData | None], ...] = (
     _voc,
     _coco,
     _open_images,
+    recognize_shards,
 )

@@ -14,6 +14,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.record_classes import classes_of_records
+from boxwright.data.row_dataset import RowDataset, open_parquet_rows, open_web_dataset
 from boxwright.data.tf_example import RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
@@ -21,7 +22,7 @@ from boxwright.data.wider_face import WiderFaceDataset
 from boxwright.data.yolo import YoloConvention, YoloDataset
 from boxwright.types import Categories
 
-DataFormat = Literal["voc", "coco", "tfrecord", "yolo", "open_images", "wider_face", "fddb"]
+DataFormat = Literal["voc", "coco", "tfrecord", "yolo", "open_images", "wider_face", "fddb", "web_dataset", "parquet"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Source:
     """Annotated pictures of one format.
 
     Attributes:
-        path: The annotations' file, or the folder that holds them; of TFRecords a path, glob, or `name@count`.
+        path: The annotations' file, or the folder that holds them; of TFRecords a path, glob, or `name@count`; of other
+            shards a path or an address, or a glob of these.
         part: Of VOC a list in `ImageSets/Main`, of YOLO a list of its data.yaml; empty for all that the path holds.
         image_folder: What pictures' names are relative to; empty for the format's own place.
         allow_paths_outside: Whether annotations may name files outside their folder.
@@ -60,6 +62,18 @@ _CONVENTIONS: dict[tuple[DataFormat, LabelConvention], dict[str, object]] = {
     ("yolo", LabelConvention.CORNERS_IN_PIXELS): {"convention": YoloConvention(coordinates="corners_in_pixels")},
     ("yolo", LabelConvention.CLASSES_FROM_ONE): {"convention": YoloConvention(classes_from_one=True)},
     ("tfrecord", LabelConvention.CLASSES_FROM_ZERO): {"labels_from_zero": True},
+    ("web_dataset", LabelConvention.CORNERS): {"boxes_are": "xyxy"},
+    ("web_dataset", LabelConvention.SHARES): {"boxes_are": "normalized_xywh"},
+    ("web_dataset", LabelConvention.CORNERS_IN_SHARES): {"boxes_are": "normalized_xyxy"},
+    ("parquet", LabelConvention.CORNERS): {"boxes_are": "xyxy"},
+    ("parquet", LabelConvention.SHARES): {"boxes_are": "normalized_xywh"},
+    ("parquet", LabelConvention.CORNERS_IN_SHARES): {"boxes_are": "normalized_xyxy"},
+}
+
+
+_OPEN_ROWS: dict[DataFormat, Callable[..., RowDataset]] = {
+    "web_dataset": open_web_dataset,
+    "parquet": open_parquet_rows,
 }
 
 
@@ -90,6 +104,9 @@ def open_source(source: Source, categories: Categories | None = None, *, load_ma
         fields = RecordFields(masks="png" if load_masks else "none")
         from_zero = source.labels_are is LabelConvention.CLASSES_FROM_ZERO
         return TFRecordDataset([source.path], categories, fields, labels_from_zero=from_zero)
+    if source.format in _OPEN_ROWS:
+        options = {"ignore_exif": source.ignore_exif, "load_masks": load_masks, "num_keypoints": None, **convention}
+        return _OPEN_ROWS[source.format]([source.path], categories, **options)
     path, folder, part = source.path, source.image_folder or None, source.part
     readers: dict[DataFormat, Callable[..., Dataset]] = {
         "voc": partial(VocDataset, path, part, categories),

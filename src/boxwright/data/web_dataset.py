@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ _INDEX_MARK = b"boxwright tar index 1\n"
 _GZIP = b"\x1f\x8b"
 _ANNOTATION = ".json"
 _KINDS = {**dict.fromkeys(PICTURE_ENDINGS, "picture"), _ANNOTATION: "annotation"}
-_DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, OverflowError, RecursionError)
+TAR_DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, OverflowError, RecursionError)
 
 
 class WebDatasetShard:
@@ -80,9 +80,25 @@ class WebDatasetShard:
             if annotation_at < 0:
                 wanted = f"{PurePosixPath(name).name.partition('.')[0]}{_ANNOTATION}"
                 raise DataError(f"{where}: {shown(name, 100)} has no annotation: no {shown(wanted, 100)} beside it")
-            annotation, text = _read_member(file, annotation_at, size, where)
-        where = f"{where}: {shown(annotation, 100)}"
-        return PictureRow(data, PurePosixPath(name).name, as_object(parse_json(text, where), where))
+            return PictureRow(data, PurePosixPath(name).name, _read_annotation(file, annotation_at, size, where))
+
+    def annotations(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the place and the annotation of each sample that has one, without reading its picture.
+
+        Raises:
+            DataError: If one cannot be read.
+        """
+        with open_file(self._plain) as file:
+            size = size_of(self._plain, file)
+            for number, start in enumerate(self._starts[:, 1].tolist()):
+                if start >= 0:
+                    yield self.where(number), _read_annotation(file, start, size, self.where(number))
+
+
+def _read_annotation(file: BinaryIO, start: int, size: int, where: str) -> dict[str, Any]:
+    name, text = _read_member(file, start, size, where)
+    where = f"{where}: {shown(name, 100)}"
+    return as_object(parse_json(text, where), where)
 
 
 def _read_member(file: BinaryIO, start: int, size: int, where: str) -> tuple[str, bytes]:
@@ -91,7 +107,7 @@ def _read_member(file: BinaryIO, start: int, size: int, where: str) -> tuple[str
     try:
         with tarfile.open(fileobj=BoundedFile(file), mode="r:") as archive:  # type: ignore[call-overload]
             member = archive.next()
-    except _DAMAGE as error:
+    except TAR_DAMAGE as error:
         raise DataError(f"{where}: at byte {start}: {cause(error)}") from None
     if member is None or not _is_plain(member):
         raise DataError(f"{where}: no file begins at byte {start}: the archive has changed, or is damaged")
@@ -116,7 +132,7 @@ def _scan(file: BinaryIO, path: File, size: int) -> NDArray[np.int64]:
         with tarfile.open(fileobj=BoundedFile(file), mode="r:") as archive:  # type: ignore[call-overload]
             _append_samples(starts, archive, path)
             end = archive.offset
-    except _DAMAGE as error:
+    except TAR_DAMAGE as error:
         raise DataError(f"{path}: not a tar archive, or damaged: {cause(error)}") from None
     file.seek(end)
     block = file.read(tarfile.BLOCKSIZE)

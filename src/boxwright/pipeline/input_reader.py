@@ -229,7 +229,13 @@ def _parquet(config: m.ParquetInputReader, categories: Categories | None, reader
 
 def _row_options(config: m.WebDatasetInputReader | m.ParquetInputReader, reader: m.InputReader) -> dict[str, Any]:
     paths = [as_here(path) for path in config.input_path]
-    return {"paths": paths, "boxes_are": config.boxes_are, "ignore_exif": reader.ignore_exif}
+    return {
+        "paths": paths,
+        "boxes_are": config.boxes_are,
+        "ignore_exif": reader.ignore_exif,
+        "load_masks": reader.load_instance_masks,
+        "num_keypoints": reader.num_keypoints,
+    }
 
 
 def _external(config: m.ExternalInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
@@ -260,6 +266,8 @@ def build_input_reader(source: Source) -> m.InputReader:
     annotated = {"annotations": source.path, **images, **outside}
     values: dict[DataFormat, dict[str, Any]] = {
         "tfrecord": {"input_path": [source.path]},
+        "web_dataset": {"input_path": [source.path]},
+        "parquet": {"input_path": [source.path]},
         "voc": {"root": source.path, "image_set": source.part, **outside},
         "yolo": {"data": source.path, "split": source.part or "train", **outside},
         "coco": annotated,

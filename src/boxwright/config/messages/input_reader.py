@@ -154,6 +154,8 @@ def _is_shuffled_whole(reader: InputReader) -> bool:
     records = reader.tf_record_input_reader
     return records is None or not any(is_remote(path) for path in records.input_path)
 
+_WITH_KEYPOINTS = ("tf_record_input_reader", "coco_input_reader", "web_dataset_input_reader", "parquet_input_reader")
+
 class InputReader(Message):
     """Where training or evaluation data comes from and how it is read."""
 
@@ -267,9 +269,6 @@ class InputReader(Message):
         any_of("input_reader"),
         refuse("load_instance_masks", "Open Images' masks are not read from CSV; convert them to COCO's",
             when=lambda c: c.load_instance_masks and c.open_images_input_reader is not None),
-        refuse("load_instance_masks", "shards of pictures have boxes alone; remove it, or convert them to records",
-            when=lambda c: c.load_instance_masks and (
-                c.web_dataset_input_reader is not None or c.parquet_input_reader is not None)),
         refuse("expand_labels_hierarchy", "it is for tf_record_input_reader's TF_EXAMPLE, as in TensorFlow; remove it",
             when=lambda c: c.expand_labels_hierarchy and (
                 c.tf_record_input_reader is None or c.input_type.name == "TF_SEQUENCE_EXAMPLE")),
@@ -277,8 +276,8 @@ class InputReader(Message):
             "image/additional_channels/encoded; remove it",
             when=lambda c: c.num_additional_channels and (
                 c.tf_record_input_reader is None or c.input_type.name == "TF_SEQUENCE_EXAMPLE")),
-        refuse("num_keypoints", "keypoints are read from tf_record_input_reader and coco_input_reader alone; remove it",
-            when=lambda c: c.num_keypoints and c.tf_record_input_reader is None and c.coco_input_reader is None),
+        refuse("num_keypoints", "keypoints are read from records, COCO's files, archives and Parquet alone; remove it",
+            when=lambda c: c.num_keypoints and c.which("input_reader") not in _WITH_KEYPOINTS),
         refuse("use_keypoint_label_map", "records name keypoints in tf_record_input_reader's TF_EXAMPLE alone, as in "
             "TensorFlow (COCO's files do always); remove it",
             when=lambda c: c.use_keypoint_label_map and (c.tf_record_input_reader is None or _has_sequences(c))),

@@ -14,7 +14,7 @@ from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
 from boxwright.data.open_dataset import open_recognized
 from boxwright.data.pixel_scale import measure_white_level
-from boxwright.data.recognize import RecognizedData
+from boxwright.data.recognized import RecognizedData
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import build_input_reader
 from boxwright.training.autoconfig.choices import Choice, InitSettings

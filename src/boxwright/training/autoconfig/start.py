@@ -13,7 +13,8 @@ from boxwright.base.device import usable_device
 from boxwright.base.errors import CheckpointError, ConfigError, OutputError, TrainingError, first_line
 from boxwright.base.files import is_file, make_folder, write_whole
 from boxwright.base.nearest import did_you_mean
-from boxwright.base.text import counted
+from boxwright.base.remote import is_remote
+from boxwright.base.text import counted, without_secrets
 from boxwright.config.preset import preset_names
 from boxwright.data.recognize import recognize
 from boxwright.nn.network import is_within
@@ -236,7 +237,8 @@ def _wait_for(path: Path) -> None:
 def _header(data: str | Path, settings: InitSettings) -> str:
     exif = " --ignore_exif" if settings.reading.ignore_exif else ""
     model = Path(settings.model).resolve() if is_run(settings.model) else settings.preset
-    return f"Written by boxwright init {Path(data).resolve()} --model {model}{exif}"
+    place = without_secrets(str(data)) if is_remote(data) else Path(data).resolve()
+    return f"Written by boxwright init {place} --model {model}{exif}"
 
 
 def _fitted(
