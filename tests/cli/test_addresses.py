@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import boxwright as bw
 from boxwright.weights.store import read_checkpoint
 from tests.cli.test_commands import run, train
 from tests.remote_files import open_store
@@ -35,16 +36,24 @@ def test_a_run_and_its_results_at_an_address(small_config: Path, shapes_data: Pa
         assert not cutting.answers_to_cut
         assert store.exists("bucket/runs/one/ckpt-3.pt")
 
-        run("evaluate", "--model_dir", folder, "--out", "s3://bucket/eval")
+        run("evaluate", "--model_dir", RUN, "--out", "s3://bucket/eval")
         assert json.loads(store.cat_file("bucket/eval/metrics.json"))["step"] == 3
         pictures = shapes_data / "voc" / "JPEGImages"
-        output = run("predict", pictures, "--model_dir", folder, "--out", "s3://bucket/found")
+        cutting.answers_to_cut = 2
+        shutil.rmtree(tmp_path / "cache" / "models")
+        output = run("predict", pictures, "--model_dir", RUN, "--out", "s3://bucket/found")
+        assert not cutting.answers_to_cut
         assert "written to s3://bucket/found" in output.replace("\n", " ")
         assert isinstance(json.loads(store.cat_file("bucket/found/detections.json")), list)
-        output = run("export", folder, "s3://bucket/exports/a.safetensors")
+        output = run("export", RUN, "s3://bucket/exports/a.safetensors")
         assert "copied to s3://bucket/exports/a.safetensors" in output
         assert "next:" not in output
         assert store.find("bucket/exports") == ["bucket/exports/a.safetensors"]
+        whole, weights = bw.load(RUN, device="cpu"), bw.load("s3://bucket/runs/one/ckpt-3.pt", device="cpu")
+        assert whole.step == weights.step == 3
+        assert whole.path != weights.path
+        with pytest.raises(bw.CheckpointError, match=r"^s3://bucket/none: no such run, checkpoint or exported file$"):
+            bw.load("s3://bucket/none")
 
 
 @pytest.mark.slow

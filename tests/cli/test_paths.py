@@ -15,7 +15,7 @@ from typer.models import OptionInfo
 from boxwright.base import remote
 from boxwright.base.errors import BoxwrightError
 from boxwright.cli.commands import COMMANDS, load_command
-from boxwright.cli.options import option_flag, with_settings
+from boxwright.cli.options import option_flag, source_path, with_settings
 
 # Paths that are texts, as they may be patterns, names or addresses, too: they are refused before anything is done.
 REFUSED = dict.fromkeys([("predict", "sources"), ("export", "source"), ("benchmark", "models")])
@@ -87,6 +87,10 @@ NO_PATHS = {
 }
 
 
+# Models that are texts.
+MODELS = dict.fromkeys([("export", "source"), ("benchmark", "models")])
+
+
 def _functions() -> Iterator[tuple[list[str], Any]]:
     """Yield the words of each command, and the function from whose signature its options come."""
     for name, (path, _) in COMMANDS.items():
@@ -113,6 +117,12 @@ def _parameters() -> Iterator[tuple[list[str], str, Any]]:
 def _kinds(parameter: inspect.Parameter) -> set[Any]:
     kind = get_args(parameter.annotation)[0]
     return {kind, *get_args(kind), *(part for arg in get_args(kind) for part in get_args(arg))}
+
+
+def _is_model(words: list[str], name: str, signature: inspect.Signature) -> bool:
+    """Whether a parameter names a model, which is read at addresses of an object store."""
+    info = get_args(signature.parameters[name].annotation)[1]
+    return info.parser is source_path or (" ".join(words), name) in MODELS
 
 
 def _is_path(words: list[str], name: str, signature: inspect.Signature) -> bool:
@@ -166,10 +176,15 @@ def test_an_address_is_refused(
     monkeypatch.setattr(remote, "DELAYS", ())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    address = "https://host/folder" if (" ".join(words), name) in WRITTEN else "s3://bucket/folder"
+    for variable in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    elsewhere = _is_model(words, name, signature) or (" ".join(words), name) in WRITTEN
+    address = "https://host/folder" if elsewhere else "s3://bucket/folder"
     message = _refusal(words, name, address, signature)
     if (" ".join(words), name) in DATA:
-        assert message.startswith(f"{address}: cannot be read, in 1 tries: ")
+        assert message == (
+            f"{address}: Unable to locate credentials; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
     elif (" ".join(words), name) not in READ:
         assert f"expected a path, found the address {address}" in message or "cannot be read frame" in message
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from boxwright.weights.find_weights import find_weights
 MESSAGES = {
     "hf://name": "hf://name: expected hf://USER/NAME",
     "https://example.com/a/model.pth": "https://example.com/a/model.pth: weights are not fetched from there; download",
-    "s3://bucket/model.pth": "not fetched from there",
+    "az://bucket/model.pth": "not fetched from there; .*, or at s3:// or gs://",
     "https://huggingface.co/timm/resnet18.a1_in1k/tree/main": "use the hub's own address: hf://timm/resnet18.a1_in1k",
     "nowhere.pth": "nowhere.pth: no such checkpoint",
 }

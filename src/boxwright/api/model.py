@@ -50,8 +50,9 @@ def load(
     Args:
         source: A run's folder (its newest checkpoint), a checkpoint, a model zoo archive, a SavedModel, a frozen graph,
             an exported .onnx, .xml, .tflite or .pt2; "demo" for the detector in the package; a name of published
-            weights such as "d_fine_s_coco"; or hf://USER/NAME[@REVISION], a model on Hugging Face's hub. What is
-            fetched is kept in a cache. PyTorch is imported for .pt2 and checkpoints alone.
+            weights such as "d_fine_s_coco"; hf://USER/NAME[@REVISION], a model on Hugging Face's hub; or the address
+            of a run or a file at s3:// or gs://. What is fetched is kept in a cache. PyTorch is imported for .pt2 and
+            checkpoints alone.
         device: cpu, cuda, a GPU as 1, cuda:1 or torch.device, or auto for a GPU if available. Exports run on the
             CPU for auto, or where their runtime can: ONNX Runtime on cuda and tensorrt, OpenVINO on gpu and npu.
         config: The configuration, for TensorFlow weights without a pipeline.config.

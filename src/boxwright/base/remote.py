@@ -56,6 +56,11 @@ _FINAL = (
     *(NotImplementedError, ValueError),
 )
 _REFUSALS = (400, 401, 403, 410)
+# How to say who asks.
+_IDENTIFICATION = {
+    "s3": "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`",
+}
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -124,13 +129,7 @@ class RemoteFile:
 
     def local_copy(self) -> Path:
         """Return a copy of the whole file in the cache, which is fetched if it is not there."""
-
-        def fetch(path: Path) -> None:
-            with open_whole(path) as file:
-                for start in range(0, self.size, BLOCK_BYTES):
-                    file.write(self.read(start, min(BLOCK_BYTES, self.size - start)))
-
-        return _cached(f"{self.digest}-{self.name[-80:]}", self.size, fetch)
+        return _cached(f"{self.digest}-{self.name[-80:]}", self.size, lambda path: download_remote(self, path))
 
 
 class _BlockReader(io.RawIOBase):
@@ -243,6 +242,18 @@ def readable_copy(path: str) -> str:
     return str(remote_file(path).local_copy()) if is_remote(path) else path
 
 
+def download_remote(file: RemoteFile, path: Path) -> None:
+    """Copy a file at an address to a path, where it appears only when it is whole.
+
+    Raises:
+        DataError: If it does not arrive, also after further tries.
+        OutputError: If it cannot be written.
+    """
+    with open_whole(path) as target:
+        for start in range(0, file.size, BLOCK_BYTES):
+            target.write(file.read(start, min(BLOCK_BYTES, file.size - start)))
+
+
 def upload(path: Path, address: str) -> None:
     """Copy a file to an address, where it appears under its name only when it is whole.
 
@@ -322,6 +333,9 @@ def _persistently(address: str, act: Callable[[], T], what: str = "read") -> T:
             return act()
         except _FINAL as error:
             raise DataError(f"{_shown(address)}: {_reason(error, what)}") from None
+        except _unidentified() as error:
+            hint = _IDENTIFICATION.get(address.split("://", 1)[0].lower(), "")
+            raise DataError(f"{_shown(address)}: {_reason(error, what).rstrip('.')}; {hint}") from None
         except _cuts() as error:
             if tries == len(DELAYS) or getattr(error, "status", None) in _REFUSALS:
                 raise DataError(
@@ -344,18 +358,27 @@ def _reason(error: Exception, what: str) -> str:
 
 def _cuts() -> tuple[type[Exception], ...]:
     """Return the errors that tell of connections, of the packages that are in use."""
-    cuts: list[type[Exception]] = [OSError, EOFError]
-    for module, name in (
-        ("http.client", "HTTPException"),
-        ("aiohttp", "ClientError"),
-        ("botocore.exceptions", "BotoCoreError"),
-        ("botocore.exceptions", "ClientError"),
-        ("httpx", "HTTPError"),
-        ("gcsfs.retry", "HttpError"),
-    ):
-        if module in sys.modules and (kind := getattr(sys.modules[module], name, None)) is not None:
-            cuts.append(kind)
-    return tuple(cuts)
+    return (
+        *(OSError, EOFError),
+        *_in_use("http.client", "HTTPException"),
+        *_in_use("aiohttp", "ClientError"),
+        *_in_use("botocore.exceptions", "BotoCoreError", "ClientError"),
+        *_in_use("httpx", "HTTPError"),
+        *_in_use("gcsfs.retry", "HttpError"),
+    )
+
+
+def _unidentified() -> tuple[type[Exception], ...]:
+    """Return the errors that say that nobody is named who asks, of the packages that are in use."""
+    return (
+        *_in_use("botocore.exceptions", "NoCredentialsError", "PartialCredentialsError"),
+        *_in_use("google.auth.exceptions", "GoogleAuthError"),
+    )
+
+
+def _in_use(module: str, *names: str) -> list[type[Exception]]:
+    found = (getattr(sys.modules.get(module), name, None) for name in names)
+    return [kind for kind in found if kind is not None]
 
 
 def made_file(name: str, size: int, make: Callable[[Path], object]) -> Path:

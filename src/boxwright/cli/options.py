@@ -22,8 +22,10 @@ from boxwright.cli.console import print_json_only, print_problems_only
 
 
 def source_path(text: str) -> Path:
-    """Return a path: of the files of the shipped detector or of published weights for a name, or for hf://USER/NAME."""
-    if not text.startswith("hf://"):
+    """Return a path: for a name or an address, of the files in the package or in a cache, fetched if need be."""
+    from boxwright.base.outputs import is_output_address
+
+    if not text.startswith("hf://") and not is_output_address(text):
         require_path(text)
     # The demo's own folder has the name of the shipped detector.
     if os.path.exists(text) and text != "demo":
@@ -67,8 +69,8 @@ CheckpointOption = Annotated[
     Path,
     model_option(
         "A run's folder or checkpoint; an exported .onnx or .xml; TensorFlow's checkpoint, SavedModel, frozen graph "
-        "or zoo archive; a name of boxwright weights list; hf://USER/NAME on Hugging Face's hub; or "
-        "demo, the blood cell detector in the package.",
+        "or zoo archive; any of these at an s3:// or gs:// address; a name of boxwright weights list; hf://USER/NAME on "
+        "Hugging Face's hub; or demo, the blood cell detector in the package.",
     ),
 ]
 

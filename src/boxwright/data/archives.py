@@ -50,9 +50,7 @@ def kept_folder(sources: Sequence[Path]) -> Path:
 
 
 def filled_folder(sources: Sequence[Path], fill: Callable[[Path], None]) -> Path:
-    """Return the folder of some files in the cache, after filling it if it is new.
-
-    It appears under its name only when it is whole. Of two processes that fill it at once, one does so in vain.
+    """Return the folder of some files in the cache, after filling it if it is new, as `fill_folder` does.
 
     Args:
         sources: The files that it is made of.
@@ -62,7 +60,20 @@ def filled_folder(sources: Sequence[Path], fill: Callable[[Path], None]) -> Path
         DataError: If one of the files is not there.
         OutputError: If the cache cannot be written: a full disk, a read-only folder.
     """
-    folder = kept_folder(sources)
+    return fill_folder(kept_folder(sources), fill)
+
+
+def fill_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache, after filling it if it is new.
+
+    It appears under its name only when it is whole. Of two processes that fill it at once, one does so in vain.
+
+    Args:
+        fill: Writes into an empty folder.
+
+    Raises:
+        OutputError: If the cache cannot be written: a full disk, a read-only folder.
+    """
     if is_folder(folder):
         return folder
     make_folder(folder.parent)

@@ -17,13 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from boxwright.base.errors import DataError, OutputError
-from boxwright.base.files import cache_folder, make_folder, open_whole, read_bytes, write_whole
+from boxwright.base.files import cache_folder, make_folder, read_bytes, write_whole
 from boxwright.base.outputs import is_output_address, local_files, require_output_address
 from boxwright.base.paths import require_path
-from boxwright.base.remote import BLOCK_BYTES, RemoteFile, address_in, list_remote, remove_remote, upload
+from boxwright.base.remote import address_in, download_remote, list_remote, remove_remote, upload
 from boxwright.base.text import without_secrets
+from boxwright.runtime.formats import CHECKPOINT_NAME
 from boxwright.training.lock import run_lock
-from boxwright.weights.store import CHECKPOINT_NAME
 
 _LOG = logging.getLogger("boxwright.run")
 _LOOK_SECONDS = 1.0
@@ -114,7 +114,7 @@ class _Mirror:
             for name in sorted(files, key=_order):
                 path = _within(self.folder, name)
                 make_folder(path.parent)
-                _download(files[name], path)
+                download_remote(files[name], path)
                 self._known[name] = _stamp(path)
             self._keep_known()
 
@@ -195,9 +195,3 @@ def _within(folder: Path, name: str) -> Path:
     if ".." in name.split("/") or name.startswith("/") or "\\" in name:
         raise DataError(f"{name[:100]!r}: not the name of a run's file")
     return folder / name
-
-
-def _download(file: RemoteFile, path: Path) -> None:
-    with open_whole(path) as target:
-        for start in range(0, file.size, BLOCK_BYTES):
-            target.write(file.read(start, min(BLOCK_BYTES, file.size - start)))

@@ -12,6 +12,7 @@ from boxwright.weights.demo_model import demo_model
 from boxwright.weights.fetch import fetch_published
 from boxwright.weights.hub import fetch_model, hub_address
 from boxwright.weights.published import explain_unknown, find_published
+from boxwright.weights.remote_model import fetch_remote_model, model_address
 
 
 def find_source(named: str, folder: str) -> tuple[str, str]:
@@ -46,7 +47,8 @@ def local_path(source: str | Path) -> Path:
     """Return the path of a model that a user names: a path that exists, else the file of a name, fetched if need be.
 
     Args:
-        source: A path, "demo", the name of published weights, or hf://USER/NAME[@REVISION].
+        source: A path, "demo", the name of published weights, hf://USER/NAME[@REVISION], or an address of a run or of
+            another model at s3:// or gs://.
 
     Raises:
         CheckpointError: If it can neither be reached nor found in a cache, or is no detector that can be opened, for
@@ -54,6 +56,8 @@ def local_path(source: str | Path) -> Path:
     """
     if (shipped := demo_model(source)) is not None:
         return shipped
+    if (elsewhere := model_address(source)) is not None:
+        return fetch_remote_model(elsewhere)
     address = hub_address(source)
     if address is not None:
         return fetch_model(address)
@@ -73,13 +77,13 @@ def find_weights(named: str, folder: str = "") -> tuple[str, str]:
     """Return the path of weights, and a message if it differs from what was named.
 
     Args:
-        named: A path, "demo", the name of published weights, or hf://USER/NAME.
+        named: A path, "demo", the name of published weights, hf://USER/NAME, or an address at s3:// or gs://.
         folder: The folder of the configuration that names it; empty if none does.
 
     Raises:
         CheckpointError: If nothing is there, or it can neither be reached nor found in a cache.
     """
-    if demo_model(named) is not None or hub_address(named) is not None:
+    if demo_model(named) is not None or model_address(named) is not None or hub_address(named) is not None:
         fetched = str(local_path(named))
         return fetched, f"{named} is {fetched}"
     path, note = find_source(named, folder)

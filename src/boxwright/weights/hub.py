@@ -74,7 +74,7 @@ def _refuse_web(text: str) -> None:
         raise CheckpointError(f"{shortened(text, 200)}: use the hub's own address: {PREFIX}{page[1]}")
     raise CheckpointError(
         f"{shortened(text, 200)}: weights are not fetched from there; download the file and name that, or a model on "
-        f"Hugging Face's hub: {PREFIX}USER/NAME"
+        f"Hugging Face's hub ({PREFIX}USER/NAME), or at s3:// or gs:// (as text, not a Path)"
     )
 
 

@@ -33,6 +33,7 @@ from boxwright.weights.exports import open_export
 from boxwright.weights.fetching import weights_cache
 from boxwright.weights.find_weights import exists, local_path, unknown
 from boxwright.weights.hub import hub_cache
+from boxwright.weights.remote_model import models_cache
 
 if TYPE_CHECKING:
     from boxwright.base.settings import AnyDevice
@@ -79,7 +80,7 @@ class Configuration:
 
 def output_folder(model: Path) -> Path:
     """Return the folder for what is made of a model: its run's; for shipped and cached weights, the current one."""
-    kept = (DEMO_MODEL, weights_cache(), hub_cache())
+    kept = (DEMO_MODEL, weights_cache(), hub_cache(), models_cache())
     return Path() if any(model.resolve().is_relative_to(folder.resolve()) for folder in kept) else run_folder(model)
 
 
@@ -288,7 +289,7 @@ def open_model(
     """Open a run's folder (its newest checkpoint), a checkpoint, an archive of the model zoo, or an exported file.
 
     Args:
-        path: Such a path, "demo", the name of published weights, or hf://USER/NAME.
+        path: Such a path, "demo", the name of published weights, hf://USER/NAME, or an address at s3:// or gs://.
         device: cpu, cuda, a GPU as 1, cuda:1 or torch.device, or auto for a GPU if available; exported files run on
             the CPU for auto, or on a device of their runtime (`runtime/devices.py`).
         threads: How many an exported file's runtime uses; 0 for its default. PyTorch's are the process's.

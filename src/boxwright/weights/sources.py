@@ -18,13 +18,13 @@ from boxwright.families.table import families
 from boxwright.nn.ops.boxes import BoxCoder
 from boxwright.pipeline import messages as m
 from boxwright.runtime.foreign_file import foreign_file
-from boxwright.runtime.formats import is_export
+from boxwright.runtime.formats import CHECKPOINT_NAME, is_export
 from boxwright.types import Categories
 from boxwright.weights.export_weights import WEIGHTS, is_weights_folder
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.published import published_weights
 from boxwright.weights.pytorch_names import from_pytorch, read_training_state
-from boxwright.weights.store import CHECKPOINT_NAME, find_checkpoint, is_sealed, read_config
+from boxwright.weights.store import find_checkpoint, is_sealed, read_config
 from boxwright.weights.stored_anchors import anchors_beside, check_stored_anchors, has_ssd_anchors
 from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow
 from boxwright.weights.tensorflow.variables import RestoredVariables, from_tensorflow

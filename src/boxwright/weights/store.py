@@ -12,7 +12,6 @@ import argparse
 import hashlib
 import os
 import pickle
-import re
 import struct
 import types
 import warnings
@@ -30,6 +29,7 @@ from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import with_earlier_rule
 from boxwright.pipeline.tensorflow_version import with_version
+from boxwright.runtime.formats import CHECKPOINT_NAME
 from boxwright.types import Categories
 
 _SEAL = b"boxwright sha256 "
@@ -167,7 +167,6 @@ def _verify(file: BinaryIO) -> None:
                 raise ValueError(f"damaged: the checksum of {damaged[:60]!r} in it does not hold")
 
 
-CHECKPOINT_NAME = re.compile(r"ckpt-([0-9]{1,18})\.pt")
 # Since format 2, TF1's names of extractors have TF1's meaning; in format 1 they have TF2's.
 FORMAT = 2
 _MOST = 1 << 63  # of what is counted, and of seeds
