@@ -8,12 +8,14 @@ Steps are the run's own, with the preset's optimizer and resizer, and do not wai
 with batches of up to 16. Of each row are stated the precision that computed, for how many images the first suppression
 sufficed, what was launched for a batch, the share of the time in which kernels ran, and the most memory that PyTorch's
 allocator held, weights and optimizer's slots included. A batch that does not fit is listed as such. A page beside the
-JSON has the same as tables. Beside torchvision's: `speed.py --device cuda`.
+JSON has the same as tables. Last come suppression and matching alone, by Triton's kernels and without. Beside
+torchvision's: `speed.py --device cuda`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -29,8 +31,10 @@ from boxwright.base.device import set_tf32, usable_device
 from boxwright.base.distributed import ALONE
 from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.shapes import ShapesDataset
+from boxwright.nn.criteria.set_matching import match
 from boxwright.nn.detector import Detector
 from boxwright.nn.postprocessing.nms import Nms
+from boxwright.nn.suppression.fixed_shape import CheckedPairs, suppress_in_checked_rounds
 from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner, check_step
@@ -80,6 +84,30 @@ def main() -> None:
                     rows.append(row | in_memory(measure))
                     print(json.dumps(rows[-1]), flush=True)
                     write(rows, device, arguments.json)
+    if device.type == "cuda":
+        rows += kernels(arguments.seconds, device)
+        write(rows, device, arguments.json)
+
+
+def kernels(seconds: float, device: torch.device) -> list[dict[str, Any]]:
+    """Return the numbers of suppression and matching for 16 images, by Triton's kernels and without them."""
+    from boxwright.nn.suppression.bit_matrix import suppress_by_bits
+
+    rows = []
+    ways: dict[str, CheckedPairs] = {"kernels": suppress_by_bits, "plain tensors": suppress_in_checked_rounds}
+    for candidates, (way, suppress) in itertools.product((1024, 4096), ways.items()):
+        corners = torch.rand(16, candidates, 2, device=device) * 600
+        boxes = torch.cat([corners, corners + 10 + torch.rand_like(corners) * 90], 2)
+        scores = torch.rand(16, candidates, device=device).sort(1, descending=True).values
+        labels = torch.randint(0, 90, (16, candidates), device=device)
+        row = {"preset": f"suppression of {candidates}", "work": way, "precision": "float32", "batch": 16}
+        rows.append(row | timed(partial(suppress, boxes, scores, labels, 90, 0.6, 100), 16, seconds, device))
+    for objects, way in itertools.product((8, 64), ways):
+        costs, valid = torch.rand(8, 16, 300, objects, device=device), torch.ones(16, objects, device=device) > 0
+        row = {"preset": f"matching of 300 with {objects}", "work": way, "precision": "float32", "batch": 16}
+        with mock.patch("boxwright.nn.criteria.set_matching.has_triton", return_value=way == "kernels"):
+            rows.append(row | timed(partial(match, costs, valid), 16, seconds, device))
+    return rows
 
 
 def write(rows: list[dict[str, Any]], device: torch.device, path: Path) -> None:

@@ -31,6 +31,9 @@ GOLDEN = Path(__file__).parent / "golden"
 gc.set_threshold(20_000, 20, 20)
 # Albumentations asks the network for newer versions when it is imported.
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
+# Kernels for GPUs run in Triton's interpreter where there is none; it is read when they are imported.
+if not Path("/proc/driver/nvidia").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
 # MLflow reports its use over the network otherwise, from when it is imported.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # A shell that starts a job in the background lets it ignore Ctrl-C, and so would the processes that the tests interrupt.

@@ -56,11 +56,14 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 @contextmanager
-def fake_cuda() -> Iterator[OperationRecorder]:
+def fake_cuda(*, triton: bool = True) -> Iterator[OperationRecorder]:
     """Run on fake tensors, of which those on `cuda` are as on a GPU; autograd's engine is ours.
 
     PyTorch's own engine asks the driver for streams, so that the graph that autograd recorded is walked by
     `tests.cuda.backward`, which calls the same nodes.
+
+    Args:
+        triton: Whether Triton can compile kernels.
 
     Yields:
         What a GPU would have been told.
@@ -75,6 +78,7 @@ def fake_cuda() -> Iterator[OperationRecorder]:
         mock.patch("torch.cuda.is_available", _yes),
         mock.patch("torch.cuda.is_bf16_supported", _yes),
         mock.patch("torch._subclasses.fake_tensor.init_gpu_context", _nothing),
+        mock.patch("boxwright.base.device._has_triton", return_value=triton),
         mock.patch("torch.cuda.Event", event),
         mock.patch("torch.cuda.empty_cache"),
         mock.patch("torch.autograd.backward", backward),

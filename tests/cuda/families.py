@@ -141,17 +141,21 @@ class FakeRun:
 
 
 @contextmanager
-def fake_run(family: str, resizer: str = "own", precision: str = "float32") -> Iterator[FakeRun]:
+def fake_run(
+    family: str, resizer: str = "own", precision: str = "float32", *, triton: bool = True
+) -> Iterator[FakeRun]:
     """Put a run on a fake GPU, after a step: the optimizer has its slots, and there is a step to look back to."""
-    with on_fake_gpu(*learner_of(family, resizer, precision), steps=1) as run:
+    with on_fake_gpu(*learner_of(family, resizer, precision), steps=1, triton=triton) as run:
         yield run
 
 
 @contextmanager
-def on_fake_gpu(whole: Learner, batch: Batch, plan: TrainingPlan, *, steps: int) -> Iterator[FakeRun]:
+def on_fake_gpu(
+    whole: Learner, batch: Batch, plan: TrainingPlan, *, steps: int, triton: bool = True
+) -> Iterator[FakeRun]:
     """Put a run on a fake GPU, after some steps, of which the recorder says nothing."""
     detector = whole.state.detector
-    with fake_cuda() as recorder:
+    with fake_cuda(triton=triton) as recorder:
         to_fake(detector, recorder.mode)
         there = fake_batch(batch, recorder.mode)
         run = FakeRun(recorder, Learner(new_state(detector, plan), plan, ALONE), there)

@@ -129,6 +129,8 @@ class OperationRecorder(TorchDispatchMode):
         self.operators.add(func.name())
         if name.startswith("_foreach") and _mixed([one for one in args if isinstance(one, list | tuple)]):
             self.mixed_lists[_place(), name] += 1
+        if func.namespace == "boxwright_triton":
+            return  # compiled for the types that it is given
         values = [one for one in tree_leaves(args) if isinstance(one, Tensor)]
         if name in ("where", "masked_fill", "masked_fill_"):
             values = [one for one in values if one.dtype != torch.bool] or values

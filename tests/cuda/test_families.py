@@ -12,7 +12,7 @@ from tests.cuda.dtypes import KNOWN_BETTER, UNKNOWN, unsupported
 from tests.cuda.families import ALL, FEW_LAYERS, ONE_OF_EACH, PRECISIONS, RESIZERS, fake_run
 from tests.cuda.inference import look
 from tests.cuda.table import CONFIGURATIONS, row
-from tests.cuda.waits import ALWAYS, DESCRIBED, MOST, REASONS, STEPS
+from tests.cuda.waits import ALWAYS, DESCRIBED, MOST, REASONS, STEPS, WITHOUT_TRITON
 
 TWO_STAGE = tuple(family for family in ALL if family.startswith(("faster_rcnn", "mask_rcnn", "rfcn", "proposals")))
 # Two-stage detectors take two kinds of resizers alone, as in TF.
@@ -20,8 +20,6 @@ _NOT_OF_TWO_STAGE = {"identity", "conditional_shape", "pad_to_multiple"}
 # RefineDet adds a coarse map to the next finer one: its inputs have sides that all strides divide.
 # What is suppressed greedily, of proposals or softly, is waited for more often, and so is mining in an evaluation's losses.
 LOOKS_LONGER = {*TWO_STAGE, "ssd, soft", "ssd, mined"}
-# An evaluation's losses match queries with objects on the CPU, which is a copy of its own.
-MATCHED = {"d_fine", "rf_detr", "rf_detr, masks"}
 _NOT_OF_REFINEDET = {"identity", "conditional_shape", "keep_aspect_ratio"}
 PRODUCT = [
     (family, resizer, precision)
@@ -51,8 +49,7 @@ def check(family: str, resizer: str, precision: str) -> None:
         # Random numbers of an evaluation are those of its device.
         torch.random.fork_rng.assert_called_with([torch.device("cuda", 0)])  # type: ignore[attr-defined]
         seen = dict(recorder.waits)
-        copies = 2 if family in MATCHED else 1
-        assert seen.pop(("types/packing.py fetched", "copy to the CPU")) == copies, "all comes in one copy"
+        assert seen.pop(("types/packing.py fetched", "copy to the CPU")) == 1, "all comes in one copy"
         assert not seen or family in LOOKS_LONGER
     assert not recorder.mixed_lists
     wrong, unknown = unsupported(recorder.dtypes)
@@ -70,6 +67,14 @@ def check(family: str, resizer: str, precision: str) -> None:
 )
 def test_family(family: str) -> None:
     check(FEW_LAYERS if family == "ssd" else family, "own", "float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", WITHOUT_TRITON)
+def test_without_triton_a_step_waits_more(family: str) -> None:
+    with fake_run(family, triton=False) as run:
+        run.step()
+        assert set(run.recorder.waits) == STEPS.get(family, set()) | WITHOUT_TRITON[family] | ALWAYS
 
 
 @pytest.mark.slow
@@ -99,10 +104,10 @@ def test_float16_waits_for_its_scale_alone() -> None:
 
 
 def test_each_wait_has_a_reason() -> None:
-    waits = set().union(ALWAYS, DESCRIBED, *STEPS.values())
+    waits = set().union(ALWAYS, DESCRIBED, *STEPS.values(), *WITHOUT_TRITON.values())
     assert waits == REASONS.keys()
     assert STEPS.keys() <= set(ALL)
-    assert {family for family in STEPS if family not in TWO_STAGE} == {"ssd, mined", *MATCHED}, "others do not wait"
+    assert {family for family in STEPS if family not in TWO_STAGE} == {"ssd, mined"}, "others do not wait"
 
 
 @pytest.mark.slow  # test_family[ssd] asserts it too

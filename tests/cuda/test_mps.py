@@ -60,7 +60,7 @@ def test_operators_and_types(family: str, monkeypatch: pytest.MonkeyPatch) -> No
     # What it returns is on the CPU there, as tested below.
     for module in (image_by_image, example_selection):
         monkeypatch.setattr(module, "in_float64", lambda tensor: tensor)
-    with fake_run(family) as run:
+    with fake_run(family, triton=False) as run:
         run.step()
         run.step(describe=True)
         look(run)

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 from torch.utils.checkpoint import checkpoint
 
+from boxwright.base.device import has_triton
 from boxwright.base.distributed import is_sharded_module
 from boxwright.base.errors import TrainingError, first_line
 from boxwright.nn.criteria.criterion import REGULARIZATION, LossTerm
@@ -219,6 +220,8 @@ class GraphedFirstStage(nn.Module):
 
 
 def _compiled(run: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
+    # Asking the driver is no part of a graph; the answer is.
+    torch.compiler.assume_constant_result(has_triton)
     if backend is not None:
         compiled: Callable[..., Any] = torch.compile(run, fullgraph=True, dynamic=False, backend=backend)
         return compiled

@@ -25,6 +25,7 @@ from boxwright.nn.postprocessing.nms import (
     SoftVoting,
     Voting,
     _from_operator,
+    _pairs_on_gpu,
     decompositions,
     operator_arguments,
     pair_decompositions,
@@ -258,6 +259,25 @@ def test_a_gpu_suppresses_crowded_equal_and_degenerate_boxes_as_a_cpu(seed: int)
     assert torch.equal(found.boxes, expected.boxes)
 
 
+@pytest.mark.slow_except("0")
+@pytest.mark.parametrize("seed", range(0, 24, 2))
+def test_kernels_suppress_crowded_equal_and_degenerate_boxes_as_a_cpu(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Triton's interpreter, where there is no GPU; for this, few boxes."""
+    pytest.importorskip("triton", reason="no Triton here: nothing shows that its kernels suppress as a CPU does")
+    monkeypatch.setattr("boxwright.nn.postprocessing.nms.has_triton", lambda: True)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    boxes, scores, windows = (tensor.to(device) for tensor in crowded_batch(seed))
+    boxes, scores = boxes[:, :70], scores[:, :70, :2]
+    nms = hard((0.0, 0.3)[seed % 4 // 2], iou=(0.3, 0.6, 0.99)[seed % 3], per_class=(100, 7)[seed % 8 == 4])
+    found, expected = nms.in_rounds(boxes, scores, windows, _pairs_on_gpu(nms, scores)), nms(boxes, scores, windows)
+    assert found.complete is not None
+    assert found.complete.all()
+    for name in ("valid", "scores", "anchors", "boxes"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+
+
 @pytest.mark.parametrize("most", [300, 1000])
 def test_a_gpu_counts_exactly_where_the_network_computes_in_half_precision(most: int) -> None:
     """Under autocast, which bfloat16 counts to 256 in; no box overlaps another."""
@@ -337,6 +357,27 @@ def test_a_long_chain_of_overlaps_is_not_called_complete(length: int) -> None:
     assert found.complete.tolist() == [length <= 16]
     if length <= 16:
         assert_same(found, expected)
+
+
+def test_kernels_follow_a_chain_of_overlaps_to_its_end_and_cap_classes() -> None:
+    """Boxes of two classes in turn, each of which overlaps the one of its class before: every other one stays."""
+    bit_matrix = pytest.importorskip("boxwright.nn.suppression.bit_matrix", reason="no Triton here")
+    length, device = 70, "cuda" if torch.cuda.is_available() else "cpu"
+    left = torch.arange(length, device=device) // 2 * 4.0
+    boxes = torch.stack([left, 0 * left, left + 10, 0 * left + 10], 1)[None]
+    scores, labels = (
+        torch.linspace(0.9, 0.1, length, device=device)[None],
+        torch.arange(length, device=device)[None] % 2,
+    )
+    kept, exact = bit_matrix.suppress_by_bits(boxes, scores, labels, 2, 0.3, 1000)
+    assert kept[0].nonzero().squeeze(1).tolist() == [number for number in range(length) if number // 2 % 2 == 0]
+    assert exact.tolist() == [True]
+    kept, _ = bit_matrix.suppress_by_bits(boxes, scores, labels, 2, 0.3, 3)
+    assert kept[0].nonzero().squeeze(1).tolist() == [0, 1, 4, 5, 8, 9]
+    scores[0, :2] = -1.0
+    kept, _ = bit_matrix.suppress_by_bits(boxes, scores, labels, 2, 0.3, 1)
+    assert kept[0].nonzero().squeeze(1).tolist() == [2, 3]
+    assert bit_matrix.suppress_sorted(boxes[:, :0], labels[:, :0], labels[:, :0] > 0, 0.3).shape == (1, 0)
 
 
 @pytest.mark.slow_cases(

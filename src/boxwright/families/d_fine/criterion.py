@@ -27,6 +27,7 @@ from boxwright.nn.criteria.set_matching import (
     iou_and_giou,
     match,
     read_objects,
+    unite,
 )
 from boxwright.nn.ops.boxes import to_corners
 from boxwright.types import Targets
@@ -161,8 +162,8 @@ class DFineCriterion:
         """Return the sums of losses of the queries that detect."""
         logits, boxes = _stack([*predictions.queries.sets, predictions.encoder])
         matches = match(self.costs(logits, boxes, objects.labels, objects.boxes), objects.valid)
-        own = gather_matches(matches.own, objects)
-        for_boxes = gather_matches(matches.union, objects) if self.union else own
+        own = gather_matches(matches, objects)
+        for_boxes = gather_matches(unite(matches, objects.labels.shape[1]), objects) if self.union else own
         return self._totals(predictions, predictions.queries, (logits, boxes), (own, for_boxes), objects.counted)
 
     def denoising_totals(self, predictions: DFinePredictions, objects: BatchObjects) -> SetTotals:

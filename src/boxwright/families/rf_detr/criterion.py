@@ -144,7 +144,7 @@ class RfDetrCriterion:
     def match(
         self, sets: Sequence[QuerySet], objects: BatchObjects, groups: int, more: Sequence[Tensor] = ()
     ) -> list[Tensor]:
-        """Return the object of each query of each set, int64 [B, Q], -1 for none; a GPU is waited for once.
+        """Return the object of each query of each set, int64 [B, Q], -1 for none.
 
         Args:
             sets: Sets of outputs.
@@ -161,7 +161,7 @@ class RfDetrCriterion:
             of_set = of_set + more[number] if more else of_set
             of_groups = of_set.unflatten(1, (groups, -1)).transpose(0, 1)
             costs.append(F.pad(of_groups, (0, 0, 0, longest - of_groups.shape[2]), value=_NEVER))
-        matches = match(torch.cat(costs), objects.valid).own.unflatten(0, (len(sets), groups))
+        matches = match(torch.cat(costs), objects.valid).unflatten(0, (len(sets), groups))
         return [
             places[:, :, : outputs.boxes.shape[1] // groups].transpose(0, 1).flatten(1)
             for outputs, places in zip(sets, matches, strict=True)

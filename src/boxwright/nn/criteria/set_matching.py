@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.base.device import is_plain, without_wait
+from boxwright.base.device import has_triton, is_plain, without_wait
 from boxwright.nn.ops.boxes import compute_overlaps, from_corners, normalized, to_corners
 from boxwright.types import Targets
 from boxwright.types.packing import fetched
@@ -70,39 +70,42 @@ def iou_and_giou(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
     return iou, iou - (hull - union) / hull.clamp(min=_LEAST_AREA)
 
 
-@dataclass(frozen=True)
-class Matches:
-    """Which object each query is matched with.
+def match(costs: Tensor, valid: Tensor) -> Tensor:
+    """Return the object that each query of each set is matched with at the least cost, int64 [S, B, Q]; -1 for none.
 
-    Attributes:
-        own: int64 [S, B, Q]; in each set of outputs alone, no object twice; -1 for none.
-        union: int64 [B, Q]; the object that most sets match a query with; -1 where none does. An object may have
-            several queries there.
-    """
-
-    own: Tensor
-    union: Tensor
-
-
-def match(costs: Tensor, valid: Tensor) -> Matches:
-    """Return the matches of least cost, exactly, on the device of the costs; a GPU is waited for once.
+    No object is matched twice in a set. On a GPU without Triton the costs are copied to the CPU, and waited for.
 
     Args:
         costs: float32 [S, B, Q, G].
         valid: bool [B, G]; objects that count.
     """
+    if costs.is_cuda and has_triton():
+        from boxwright.nn.criteria.linear_assignment import assign
+
+        matches: Tensor = assign(costs.contiguous(), valid.contiguous(), _IMPOSSIBLE)
+        return matches
     on_cpu = fetched([costs, valid])
-    both = without_wait((least_cost_matches if is_plain(on_cpu[0]) else _operator)(*on_cpu), costs.device)
-    return Matches(both[:-1], both[-1])
+    return without_wait((least_cost_matches if is_plain(on_cpu[0]) else _operator)(*on_cpu), costs.device)
+
+
+def unite(matches: Tensor, objects: int) -> Tensor:
+    """Return the object that most sets match each query with, int64 [B, Q], -1 where none does.
+
+    An object may have several queries. Of objects with equally many votes it is the first.
+
+    Args:
+        matches: int64 [S, B, Q].
+        objects: G.
+    """
+    if not objects:
+        return matches[0]
+    votes, first = (matches[..., None] == torch.arange(objects, device=matches.device)).sum(0).max(-1)
+    return torch.where(votes > 0, first, -1)
 
 
 def least_cost_matches(costs: Tensor, valid: Tensor) -> Tensor:
-    """Return the matches of each set, and last their union, int64 [S + 1, B, Q]; all on the CPU."""
-    own = _matched(costs.numpy(), valid.numpy())
-    votes = (own[..., None] == np.arange(costs.shape[-1])).sum(0)
-    # The first of equal votes counts, so that a match does not depend on how something was sorted.
-    union = np.where(votes.max(-1) > 0, votes.argmax(-1), -1) if votes.shape[-1] else np.full(own.shape[1:], -1)
-    return torch.from_numpy(np.concatenate([own, union[None]]))
+    """Return the matches of each set, int64 [S, B, Q]; all on the CPU."""
+    return torch.from_numpy(_matched(costs.numpy(), valid.numpy()))
 
 
 # The operator runs on the CPU, whatever device the network is on: a graph has it as one step, with known shapes.
@@ -112,7 +115,7 @@ _operator = torch.library.custom_op("boxwright_cpu::least_cost_matches", least_c
 @_operator.register_fake
 def _(costs: Tensor, valid: Tensor) -> Tensor:
     del valid
-    return costs.new_empty((costs.shape[0] + 1, *costs.shape[1:3]), dtype=torch.int64)
+    return costs.new_empty(costs.shape[:3], dtype=torch.int64)
 
 
 def _matched(costs: NDArray[np.float32], valid: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxwright.base.device import is_plain
+from boxwright.base.device import has_triton, is_plain
 from boxwright.nn.suppression import fixed_shape, image_by_image
-from boxwright.nn.suppression.fixed_shape import Lower, SuppressPairs, suppress_in_checked_rounds, suppress_in_rounds
+from boxwright.nn.suppression.fixed_shape import CheckedPairs, Lower, SuppressPairs, suppress_in_rounds
 from boxwright.nn.suppression.image_by_image import soft_vote, suppress_pairs_together, vote
 from boxwright.types import PaddedDetections
 
@@ -173,17 +173,29 @@ class Nms:
     def without_wait(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
         """Return the same without synchronizing a GPU, with a flag per image for whether the result is complete.
 
-        An image is complete if nothing outside its candidates could matter and one more round of suppression changes
-        nothing: then it is exact, for any length of chains of overlaps. Soft suppression, voting and very many
-        detections have no such form and synchronize.
+        An image is complete, and exact, if nothing outside its candidates could matter and all chains of overlaps were
+        followed to their ends. Soft suppression, voting and, without Triton, very many detections have no such form
+        and synchronize.
         """
         # On a CPU there is nothing to wait for, and the exact result needs no second attempt.
-        if not (boxes.is_cuda and self.is_greedy and fixed_shape.fits_on_gpu(scores, self.max_total_detections)):
+        suppress_pairs = _pairs_on_gpu(self, scores) if boxes.is_cuda and self.is_greedy else None
+        if suppress_pairs is None:
             return self(boxes, scores, windows)
-        return self.in_rounds(boxes, scores, windows)
+        return self.in_rounds(boxes, scores, windows, suppress_pairs)
 
-    def in_rounds(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
-        """Return `in_tensors`'s result for greedy suppression; complete only if the rounds sufficed."""
+    def in_rounds(
+        self,
+        boxes: Tensor,
+        scores: Tensor,
+        windows: Tensor,
+        suppress_pairs: CheckedPairs = fixed_shape.suppress_in_checked_rounds,
+    ) -> PaddedDetections:
+        """Return `in_tensors`'s result for greedy suppression; complete only if the rounds sufficed.
+
+        Args:
+            boxes: As for `__call__`, like scores and windows.
+            suppress_pairs: Says also of which images its result is exact.
+        """
         certain: list[Tensor] = []
 
         def noting(function: Callable[..., tuple[Any, Tensor]]) -> Callable[..., Any]:
@@ -200,7 +212,7 @@ class Nms:
             boxes,
             scores,
             windows,
-            suppress_pairs=noting(suppress_in_checked_rounds),
+            suppress_pairs=noting(suppress_pairs),
             lower=noting(fixed_shape.lowered_in_checked_rounds),
         )
         complete = cast(Tensor, detections.complete)
@@ -398,22 +410,31 @@ def _(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> _Tenso
 
 @_operator.register_kernel("cuda")
 def suppress_on_cuda(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> _Tensors:
-    """Return the operator's result for all images together, with one synchronization if tables of pairs fit.
+    """Return the operator's result for all images together, with one synchronization.
 
-    It is for which images' results are exact: those of which more than the candidates could matter, or whose chains of
-    overlaps are longer than the rounds, are suppressed one by one. More candidates than fit are suppressed by
-    torchvision's kernel, which synchronizes too.
+    It is for which images' results are exact: those of which more than the candidates could matter are suppressed one
+    by one, and without Triton those with long chains of overlaps. Without Triton, more candidates than fit into tables
+    of pairs are suppressed by torchvision's kernel, which synchronizes too.
     """
     nms = _from_operator(arguments)
     if not nms.is_greedy:
         return _tensors(nms.image_by_image(boxes, scores, windows, range(len(scores))))
-    if fixed_shape.fits_on_gpu(scores, nms.max_total_detections):
-        detections = nms.in_rounds(boxes, scores, windows)
+    if suppress_pairs := _pairs_on_gpu(nms, scores):
+        detections = nms.in_rounds(boxes, scores, windows, suppress_pairs)
     else:
         detections = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs_together)
     if rest := image_by_image.incomplete_images(cast(Tensor, detections.complete)):
         detections = detections.with_images(rest, nms.image_by_image(boxes, scores, windows, rest))
     return _tensors(detections)
+
+
+def _pairs_on_gpu(nms: Nms, scores: Tensor) -> CheckedPairs | None:
+    """Return what suppresses pairs without synchronization: kernels, or plain tensors if tables of all pairs fit."""
+    if has_triton():
+        from boxwright.nn.suppression.bit_matrix import suppress_by_bits
+
+        return suppress_by_bits
+    return fixed_shape.suppress_in_checked_rounds if fixed_shape.fits_on_gpu(scores, nms.max_total_detections) else None
 
 
 def pair_decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:

@@ -28,6 +28,8 @@ _MOST_PAIRS = 1 << 26  # over all images: a few tables of a quarter of a gigabyt
 Lower = Callable[["Selection", float, float], "Selection"]
 # The signature of the operator `boxwright::suppress_pairs`.
 SuppressPairs = Callable[[Tensor, Tensor, Tensor, int, float, int], Tensor]
+# The same, which also returns whether the result is exact, bool [B].
+CheckedPairs = Callable[[Tensor, Tensor, Tensor, int, float, int], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)

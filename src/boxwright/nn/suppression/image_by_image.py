@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.base.device import in_float64
+from boxwright.base.device import has_triton, in_float64
 from boxwright.nn.ops.boxes import box_area, clip_boxes, pairwise_iou
 
 # Boxes suppressed in one call, which compares all pairs: on an H200, 36,000 take 60 ms, eight times 4,500 take 20 ms.
@@ -48,11 +48,13 @@ def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_thresho
 
 
 def suppress_images(boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float) -> Tensor:
-    """Return the boxes kept within each class and image, by one call per group of images; each call synchronizes a GPU.
+    """Return the boxes kept within each class and image.
+
+    Without Triton, each group of images is a call that synchronizes a GPU.
 
     Args:
         boxes: float [B, n, 4], xyxy.
-        scores: float [B, n].
+        scores: float [B, n], best first.
         labels: int64 [B, n].
         iou_threshold: Boxes that overlap a kept one of their class by more are dropped.
 
@@ -60,6 +62,10 @@ def suppress_images(boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: 
         bool [B, n]: the boxes that stay.
     """
     batch, count = scores.shape
+    if boxes.is_cuda and has_triton():
+        from boxwright.nn.suppression.bit_matrix import suppress_sorted
+
+        return suppress_sorted(bounded(boxes), labels, torch.ones_like(labels, dtype=torch.bool), iou_threshold)
     kept = torch.zeros_like(scores, dtype=torch.bool)
     at_once = max(_MOST_TOGETHER // max(count, 1), 1)
     for first in range(0, batch, at_once):
@@ -119,7 +125,7 @@ def _(
 def suppress_pairs_together(
     boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
 ) -> Tensor:
-    """Return what `suppress_pairs` returns, synchronizing a GPU once per group of images."""
+    """Return what `suppress_pairs` returns, for all images together."""
     # Pairs that take no part score below all others, and suppress none of them.
     kept = suppress_images(boxes, scores, labels, num_classes, iou_threshold) & (scores >= 0)
     if max_per_class >= scores.shape[1]:
