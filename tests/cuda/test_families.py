@@ -135,5 +135,6 @@ def test_the_documented_table_is_what_a_step_does(path: str) -> None:
     _, name, size, _, _, _, waits, _ = (cell.strip() for cell in documented.split("|"))
     _, made, made_size, whole, _, captured, made_waits, _ = (cell.strip() for cell in row(path).split("|"))
     assert (name, size, waits) == (made, made_size, made_waits)
-    # Of one stage all but the update is captured; of two the regions' part is not.
-    assert int(captured) < (0.15 if waits == "none" else 0.75) * int(whole)
+    # Of one stage all but the update is captured, which takes RF-DETR's 28 groups of weights by themselves; of two
+    # stages the regions' part is not.
+    assert int(captured) < (0.16 if waits == "none" else 0.75) * int(whole)
