@@ -22,12 +22,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from boxwright.base.errors import DataError
+from boxwright.base.files import make_folder
 from boxwright.base.ray_pool import over_ray
 from boxwright.base.worker_pools import over_processes
 from boxwright.data.convert import encode_example
 from boxwright.data.image_io import encode_png
 from boxwright.data.tfrecord import write_records
 from boxwright.inference.collections import Unit, list_units, read_items
+from boxwright.inference.detect_functions import ModelSource
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.shards import (
     PLAN,
@@ -341,6 +343,55 @@ def test_ray_makes_the_same_rows_on_two_nodes(images: Path, tmp_path: Path, monk
         assert rows_of(tmp_path / "b") == alone
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own, of what it deprecates
+def test_a_run_is_put_into_rays_store_once_and_nothing_is_printed_as_an_error(
+    images: Path, small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers on two nodes, eight units; workers open what they were sent, as the run has gone by then."""
+    import pickle
+
+    from tests.cli.test_commands import train
+
+    train(small_config, tmp_path / "run", 1)
+    words = ["predict", str(images), "--model_dir", str(tmp_path / "run"), "--part_size", "3", "--device", "cpu"]
+
+    def command(out: str, *more: str) -> str:
+        start = [sys.executable, "-m", "boxwright", *words, "--out", str(tmp_path / out), *more]
+        ended = subprocess.run(start, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        assert ended.returncode == 0, ended.stdout
+        return ended.stdout
+
+    command("alone.parquet")
+    with two_nodes(monkeypatch):
+        output = command("ray.parquet", "--engine", "ray", "--workers", "2")
+        assert not [word for word in ("ERROR", "Error", "Traceback", "WARNING") if word in output], output
+        assert rows_of(tmp_path / "ray.parquet") == rows_of(tmp_path / "alone.parquet")
+
+        import ray
+
+        work = Job(ModelSource(tmp_path / "run", PredictionSettings(device="cpu")), str(tmp_path / "again"), 3)
+        units = list_units([str(images)], 3)
+        files = model_files(tmp_path / "run")
+        begin(work, units, work.model.open().weights)
+        (tmp_path / "run").rename(tmp_path / "gone")
+        put, sizes = ray.put, list[int]()
+
+        def counted(value: Any) -> Any:
+            sizes.append(len(pickle.dumps(value)))
+            return put(value)
+
+        monkeypatch.setattr(ray, "put", counted)
+        parts = [*over_ray(partial(worker_with_model, work, files), units, 2)]
+        assert (len(parts), len(units)) == (8, 8)
+        weights = sum(map(len, files.values()))
+        assert len(sizes) == 1
+        assert weights <= sizes[0] < weights + 10_000
+        # Ray puts arguments of 100 KB and more by itself.
+        assert all(len(pickle.dumps(unit)) < 10_000 for unit in units)
+        assert rows_of(tmp_path / "again") == rows_of(tmp_path / "alone.parquet")
+
+
 def test_a_unit_that_is_given_up_has_rows_that_say_so(images: Path, tmp_path: Path) -> None:
     """Also after the parts that were written: here one of two images, of a unit of five."""
     work = job(tmp_path / "r")
@@ -372,6 +423,10 @@ def test_a_machine_without_the_model_gets_its_file(images: Path, tmp_path: Path)
     files = model_files(tmp_path / "detector.onnx")
     assert files == {"detector.onnx": b"weights"}
     assert model_files(tmp_path) == {}
+    for name in ("ckpt-9.pt", "ckpt-10.pt", "best.pt", "metrics.jsonl"):
+        make_folder(tmp_path / "run")
+        (tmp_path / "run" / name).write_bytes(name.encode())
+    assert model_files(tmp_path / "run") == {"run/ckpt-10.pt": b"ckpt-10.pt"}
     alone = run(job(tmp_path / "a"), [str(images)])
     work = replace(job(tmp_path / "b"), model=FileModel(Path("/nowhere/detector.onnx"), MODEL.settings))
     units = list_units([str(images)], 5)

@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, read_file, write_whole
+from boxwright.base.files import is_file, make_folder, read_file, write_whole
 from boxwright.data.image_io import decode_image
 from boxwright.evaluation.results import keypoints_of_classes, surface_picture
 from boxwright.inference.collections import Item, Unit, read_items
@@ -52,6 +52,7 @@ from boxwright.inference.stages import Stages, ThreadCounts
 from boxwright.inference.stores import Store, open_parquet
 from boxwright.nn.ops.pasted_masks import mask_run_lengths
 from boxwright.runtime.allocator import keep_freed_memory
+from boxwright.runtime.formats import CHECKPOINT_NAME
 from boxwright.types import Array, DetectFunction, Detections
 from boxwright.types.categories import ids
 
@@ -268,10 +269,18 @@ def worker(job: Job) -> Callable[[Unit], list[Part]]:
 
 
 def model_files(path: Path) -> dict[str, bytes]:
-    """Return the files of a model in one file, and the weights beside OpenVINO's; nothing for a run's folder."""
-    beside = path.with_suffix(".bin")
-    paths = [path, *([beside] if path.suffix == ".xml" else [])] if is_file(path) else []
-    return {file.name: read_file(file) for file in paths}
+    """Return the files of a model by their names from its parent on.
+
+    Of a run's folder that is the newest checkpoint, of a file of OpenVINO's the weights beside it, too; of another
+    folder nothing.
+    """
+    if is_file(path):
+        beside = path.with_suffix(".bin")
+        files = [path, *([beside] if path.suffix == ".xml" else [])]
+    else:
+        steps = {found: int(match[1]) for found in path.glob("*") if (match := CHECKPOINT_NAME.fullmatch(found.name))}
+        files = sorted(steps, key=lambda found: steps[found])[-1:]
+    return {file.relative_to(path.parent).as_posix(): read_file(file) for file in files}
 
 
 def worker_with_model(job: Job, files: dict[str, bytes]) -> Callable[[Unit], list[Part]]:
@@ -284,7 +293,8 @@ def worker_with_model(job: Job, files: dict[str, bytes]) -> Callable[[Unit], lis
         return worker(job)
     with tempfile.TemporaryDirectory(prefix="boxwright-") as folder:
         for name, content in files.items():
-            write_whole(Path(folder, name), content)
+            path = Path(folder, name)
+            write_whole(make_folder(path.parent) / path.name, content)
         return worker(replace(job, model=replace(job.model, path=Path(folder, job.model.path.name))))
 
 
