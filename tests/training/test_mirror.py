@@ -12,6 +12,7 @@ import pytest
 import boxwright as bw
 from boxwright.base.errors import ConfigError, DataError, OutputError
 from boxwright.training import mirror
+from boxwright.training.heartbeat import SIGN
 from boxwright.weights.store import read_checkpoint
 from tests.remote_files import Bucket, open_bucket
 from tests.training.checkpoints import same
@@ -62,7 +63,7 @@ def test_what_has_not_changed_is_not_copied_again(bucket: Bucket) -> None:
     bucket.writes.clear()
     with mirror.run_folder(RUN):
         (folder / "metrics.jsonl").write_text("0\n")
-    assert bucket.writes == ["metrics.jsonl"]
+    assert bucket.writes == [SIGN, "metrics.jsonl"]
 
 
 def test_the_state_that_is_ahead_counts(bucket: Bucket) -> None:
@@ -73,13 +74,14 @@ def test_the_state_that_is_ahead_counts(bucket: Bucket) -> None:
         write_state(folder, 4)
     shutil.rmtree(folder)
     aside.rename(folder)
-    with mirror.run_folder(RUN):  # another machine went on
+    with (  # another machine went on
+        pytest.raises(OutputError, match="cannot be written, in 3 tries"),
+        mirror.run_folder(RUN),
+    ):
         assert [path.name for path in folder.glob("*.pt")] == ["ckpt-4.pt"]
         write_state(folder, 7)
         bucket.refusals = [ConnectionResetError("reset")] * 100
-        with pytest.raises(OutputError, match="cannot be written, in 3 tries"):
-            mirror._Mirror(RUN, folder)._copy()
-        bucket.refusals = []
+    bucket.refusals = []
     with mirror.run_folder(RUN):
         assert [path.name for path in folder.glob("*.pt")] == ["ckpt-7.pt"]
 
@@ -100,11 +102,11 @@ def test_a_run_that_was_removed_at_its_address_is_not_brought_back(bucket: Bucke
 
 
 def test_a_lost_connection_is_an_error_at_the_end_and_the_next_run_copies(bucket: Bucket) -> None:
-    bucket.refusals = [ConnectionResetError("reset")] * 3
     with (
         pytest.raises(OutputError, match="last state is whole in .*: the same command copies it there"),
         mirror.run_folder(RUN) as folder,
     ):
+        bucket.refusals = [ConnectionResetError("reset")] * 3
         write_state(folder, 3)
     assert bucket.names(RUN) == []
     with mirror.run_folder(RUN):
@@ -113,8 +115,8 @@ def test_a_lost_connection_is_an_error_at_the_end_and_the_next_run_copies(bucket
 
 
 def test_an_error_of_the_run_is_the_one_that_is_raised(bucket: Bucket) -> None:
-    bucket.refusals = [ConnectionResetError("reset")] * 3
     with pytest.raises(ZeroDivisionError), mirror.run_folder(RUN) as folder:
+        bucket.refusals = [ConnectionResetError("reset")] * 3
         write_state(folder, 3)
         _ = 1 / 0
 

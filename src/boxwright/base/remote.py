@@ -181,6 +181,19 @@ def remote_file(address: str) -> RemoteFile:
     return _described(address, state)
 
 
+def find_remote_file(address: str) -> RemoteFile | None:
+    """Return the file at an address, or None if there is none; a DataError if that cannot be seen."""
+
+    def look() -> dict[str, Any] | None:
+        with suppress(FileNotFoundError):
+            state: dict[str, Any] = _file_system(address).info(address)
+            return state
+        return None
+
+    state = _persistently(address, look)
+    return None if state is None else _described(address, state)
+
+
 def find_remote(pattern: str) -> list[RemoteFile]:
     """Return the files that a pattern of addresses matches, by name; of an address without wildcards, that file.
 

@@ -23,6 +23,7 @@ from boxwright.base.paths import require_path
 from boxwright.base.remote import address_in, download_remote, list_remote, remove_remote, upload
 from boxwright.base.text import without_secrets
 from boxwright.runtime.formats import CHECKPOINT_NAME
+from boxwright.training.heartbeat import SIGN, Heartbeat
 from boxwright.training.lock import run_lock
 
 _LOG = logging.getLogger("boxwright.run")
@@ -39,8 +40,10 @@ def run_folder(named: str | Path) -> Iterator[Path]:
     Among several processes, the first one does so.
 
     Raises:
+        TrainingError: If another host trains into the address, as far as it shows.
         DataError: If the run cannot be fetched, or was removed at its address.
-        OutputError: If the last state does not arrive at the address; it is whole on this machine.
+        OutputError: If the address cannot be written to when the run begins; or the last state does not arrive there,
+            and is whole on this machine.
     """
     if not is_output_address(str(named)):
         yield require_path(named, "model_dir")
@@ -51,15 +54,17 @@ def run_folder(named: str | Path) -> Iterator[Path]:
     if os.environ.get("RANK", "0") != "0":
         yield folder
         return
-    with _Mirror(address, folder).following():
+    heartbeat = Heartbeat(address)
+    with heartbeat.beating(), _Mirror(address, folder, heartbeat).following():
         yield folder
 
 
 class _Mirror:
     """A run's folder and its copy at an address."""
 
-    def __init__(self, address: str, folder: Path) -> None:
+    def __init__(self, address: str, folder: Path, heartbeat: Heartbeat) -> None:
         self.address, self.folder, self.shown = address, folder, without_secrets(address)
+        self._heartbeat = heartbeat
         self._known = _read_known(folder)
 
     @contextmanager
@@ -93,7 +98,7 @@ class _Mirror:
         Raises:
             DataError: If the address cannot be read, or has lost the checkpoints that were copied there.
         """
-        files = list_remote(self.address)
+        files = {name: file for name, file in list_remote(self.address).items() if name != SIGN}
         there, here = _last_step(files), _last_step(path.name for path in self.folder.glob("ckpt-*"))
         if there < 0 and _last_step(self._known) >= 0:
             raise DataError(
@@ -140,7 +145,8 @@ class _Mirror:
         return found
 
     def _copy(self) -> None:
-        """Bring the address to the folder's state; an OutputError if it cannot be reached."""
+        """Bring the address to the folder's state; an OutputError if it cannot be reached, or is another run's now."""
+        self._require_place()
         names = [path.relative_to(self.folder).as_posix() for path in local_files(self.folder)]
         for name in sorted(names, key=_order):
             path = self.folder / name
@@ -152,6 +158,14 @@ class _Mirror:
             remove_remote(address_in(self.address, name))
             del self._known[name]
         self._keep_known()
+
+    def _require_place(self) -> None:
+        try:
+            ours = self._heartbeat.is_ours()
+        except DataError as error:
+            raise OutputError(str(error)) from None
+        if not ours:
+            raise OutputError(f"{self.shown}: another run is trained into this address since; nothing is copied there")
 
     def _upload(self, path: Path, name: str) -> None:
         try:
