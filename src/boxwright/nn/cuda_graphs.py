@@ -25,23 +25,23 @@ Capture = Callable[[Callable[[], R]], tuple[Callable[[], None], R]]
 
 @dataclass(frozen=True)
 class _Graph(Generic[R]):
-    """What is captured for inputs of one shape.
+    """What is captured for batches of one shape.
 
     Attributes:
-        inputs: Where the inputs are put before a replay, like true_sizes.
+        pixels: Where the pixels are put before a replay, like true_sizes.
         result: What a replay overwrites.
     """
 
-    inputs: Tensor
+    pixels: Tensor
     true_sizes: Tensor
     replay: Callable[[], None]
     result: R
 
 
 class DetectionGraphs(Generic[R]):
-    """A function of inputs and true sizes as a graph for each of the first four shapes of inputs.
+    """A function of pixels and true sizes as a graph for each of the first four shapes and types of pixels.
 
-    Inputs of further shapes are computed operation by operation, as without graphs. A result is overwritten by the
+    Pixels of further shapes are computed operation by operation, as without graphs. A result is overwritten by the
     next call, and must have been read by then: calls may not overlap.
     """
 
@@ -49,33 +49,33 @@ class DetectionGraphs(Generic[R]):
         """Capture nothing yet.
 
         Args:
-            compute: From inputs float32 [B, C, H, W] and true sizes int64 [B, 2], on the GPU, to a result there. It
+            compute: From pixels [B, C, H, W] and true sizes int64 [B, 2], on the GPU, to a result there. It
                 does not wait for the GPU.
             capture: `capture_on_cuda`, for a GPU.
         """
         self._compute, self._capture = compute, capture
-        self._graphs: dict[tuple[int, ...], _Graph[R]] = {}
+        self._graphs: dict[tuple[torch.Size, torch.dtype], _Graph[R]] = {}
 
-    def __call__(self, inputs: Tensor, true_sizes: Tensor) -> R:
-        """Return the function's result; the first call with a shape captures it.
+    def __call__(self, pixels: Tensor, true_sizes: Tensor) -> R:
+        """Return the function's result; the first call with a shape and type captures it.
 
         Raises:
             ConfigError: If the function cannot be captured.
         """
-        shape = tuple(inputs.shape)
-        graph = self._graphs.get(shape)
+        kind = pixels.shape, pixels.dtype
+        graph = self._graphs.get(kind)
         if graph is None:
             if len(self._graphs) == _MOST_SHAPES:
-                return self._compute(inputs, true_sizes)
-            graph = self._graphs[shape] = self._captured(inputs.clone(), true_sizes.clone())
-        graph.inputs.copy_(inputs)
+                return self._compute(pixels, true_sizes)
+            graph = self._graphs[kind] = self._captured(pixels.clone(), true_sizes.clone())
+        graph.pixels.copy_(pixels)
         graph.true_sizes.copy_(true_sizes)
         graph.replay()
         return graph.result
 
-    def _captured(self, inputs: Tensor, true_sizes: Tensor) -> _Graph[R]:
-        replay, result = self._capture(lambda: self._compute(inputs, true_sizes))
-        return _Graph(inputs, true_sizes, replay, result)
+    def _captured(self, pixels: Tensor, true_sizes: Tensor) -> _Graph[R]:
+        replay, result = self._capture(lambda: self._compute(pixels, true_sizes))
+        return _Graph(pixels, true_sizes, replay, result)
 
 
 def capture_on_cuda(compute: Callable[[], R], device: torch.device) -> tuple[Callable[[], None], R]:

@@ -199,7 +199,7 @@ class Detector(nn.Module):
         return self
 
     def use_cuda_graphs(self, capture: Capture[Selected] | None = None) -> Self:
-        """Detect with a CUDA graph for each of the first four shapes of inputs, from network to selected boxes.
+        """Detect with a CUDA graph for each of the first four shapes of batches, from pixels to selected boxes.
 
         Weights, device and postprocessor must stay as they are from now on, and one thread at a time may detect.
         Batches with losses or with context of other images have no graph.
@@ -222,7 +222,9 @@ class Detector(nn.Module):
         self._graphs = DetectionGraphs(self._select, capture or on_gpu)
         return self
 
-    def _select(self, inputs: Tensor, true_sizes: Tensor) -> Selected:
+    def _select(self, pixels: Tensor, true_sizes: Tensor) -> Selected:
+        """Return the boxes selected in resized images, as `Preprocessor.normalize` takes them."""
+        inputs = self.preprocessor.normalize(pixels, true_sizes)
         return select_on_device(self.postprocessor, self.predict(inputs, true_sizes), true_sizes)
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002  # PyTorch's signature
@@ -314,7 +316,8 @@ class Detector(nn.Module):
             else:
                 targets = None if losses is None else losses.targets(batch, sizes)
                 part = None if context is None else context.at(batch).to(pixels.device)
-                predictions = self.predict(pixels, sizes_on_device, targets, part)
+                inputs = self.preprocessor.normalize(pixels, sizes_on_device)
+                predictions = self.predict(inputs, sizes_on_device, targets, part)
                 if losses is not None and targets is not None:
                     terms = losses.compute(predictions, targets, batch)
                 selected = select_on_device(self.postprocessor, predictions, sizes_on_device)
@@ -327,14 +330,14 @@ class Detector(nn.Module):
         return [results[index] for index in indices]
 
     def _batches(self, images: list[Tensor], indices: Sequence[int]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Yield the batches of images: their indices, inputs, and true sizes on the CPU.
+        """Yield the batches of images: their indices, resized pixels, and true sizes on the CPU.
 
-        Images of one size are resized together, wherever they are, and inputs of one size after that share a batch.
+        Images of one size are resized together, wherever they are, and those of one size after that share a batch.
         """
         same_size = group_images(indices, lambda i: (images[i].shape, images[i].dtype, images[i].device))
-        inputs = [self.preprocessor.to_inputs(_joined([images[i][None] for i in group])) for group in same_size]
-        for numbers in group_images(range(len(inputs)), lambda number: inputs[number][0].shape[1:]):
-            pixels, sizes = zip(*(inputs[number] for number in numbers), strict=True)
+        resized = [self.preprocessor.resize(_joined([images[i][None] for i in group])) for group in same_size]
+        for numbers in group_images(range(len(resized)), lambda number: resized[number][0].shape[1:]):
+            pixels, sizes = zip(*(resized[number] for number in numbers), strict=True)
             yield [index for number in numbers for index in same_size[number]], _joined(pixels), _joined(sizes)
 
 

@@ -451,17 +451,18 @@ class Preprocessor(nn.Module):
 
         Images [B, H, W, C] are moved to the preprocessor's device first.
         """
-        inputs, sizes = self.to_inputs(images)
-        return inputs, without_wait(sizes, inputs.device)
+        pixels, sizes = self.resize(images)
+        sizes_on_device = without_wait(sizes, pixels.device)
+        return self.normalize(pixels, sizes_on_device), sizes_on_device
 
-    def to_inputs(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return as `forward`, with the sizes on the CPU."""
+    def resize(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `normalize` takes, [B, C, H', W'] on the preprocessor's device, and the sizes on the CPU."""
         on_device = without_wait(images, self.scale.device)
         # A GPU resizes a batch with few launches; a CPU is faster image by image, as each fits in its caches.
         parts = [self.resizer(part) for part in ([on_device] if on_device.is_cuda else on_device.split(1))]
         pixels = parts[0][0] if len(parts) == 1 else torch.cat([part for part, _ in parts])
         sizes = torch.tensor([parts[0][1]] * len(images), dtype=torch.int64)
-        return self.normalize(pixels.permute(0, 3, 1, 2), without_wait(sizes, pixels.device)), sizes
+        return pixels.permute(0, 3, 1, 2), sizes
 
     def normalize(self, pixels: Tensor, true_sizes: Tensor) -> Tensor:
         """Return images of the final size with scaled pixel values.
