@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from itertools import chain as chained
 from typing import Any
 
@@ -17,6 +18,7 @@ from boxwright.config.load import parse_message
 from boxwright.data.augmentation.caffe import CaffeDistort, OverlapCrop, RandomExpand, RandomInterpolationResize
 from boxwright.data.augmentation.expanded_crop import ExpandedCrop
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
+from boxwright.data.augmentation.functional.pixels import scale_levels, shift_levels
 from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_steps
@@ -70,6 +72,32 @@ def test_brightness_and_contrast_saturate_and_round() -> None:
     # Contrast last: nothing of the first three, × 0.5.
     out = CaffeDistort()(sample, Chosen(ALWAYS, NEVER, NEVER, NEVER, ALWAYS, 0.5))
     assert out.image.tolist() == [[[125, 50, 2]]]
+
+
+@pytest.mark.parametrize("shape", [(1, 256, 1), (256, 1, 1), (4, 64, 1), (64, 4, 1), (16, 4, 4), (1, 1, 256)])
+@pytest.mark.parametrize("amount", [0.0, 0.4375, 0.5625, 12.25, 31.875])  # their products with levels are exact
+def test_levels_of_images_of_any_shape_are_rounded_and_cut(shape: tuple[int, ...], amount: float) -> None:
+    image, exact = np.arange(256, dtype=np.uint8).reshape(shape), Fraction(amount)
+    changed = [
+        (shift_levels(image, amount), [level + exact for level in range(256)]),
+        (shift_levels(image, -amount), [level - exact for level in range(256)]),
+        (scale_levels(image, amount), [level * exact for level in range(256)]),
+    ]
+    for levels, expected in changed:
+        assert (levels.shape, levels.dtype) == (shape, np.uint8)
+        assert levels.ravel().tolist() == [min(max(round(level), 0), 255) for level in expected]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (4, 1, 1), (1, 4, 1), (2, 2, 1), (1, 1, 3), (4, 1, 3), (1, 1, 5)])
+def test_images_of_few_pixels_change_in_every_channel(shape: tuple[int, ...]) -> None:
+    image = np.full(shape, 7, np.uint8)
+    for changed, level in (
+        (shift_levels(image, 3.2), 10),
+        (shift_levels(image, -3.2), 4),
+        (scale_levels(image, 2), 14),
+    ):
+        assert changed.shape == shape
+        assert (changed == level).all()
 
 
 def test_hue_is_in_half_degrees_and_stops_at_zero() -> None:

