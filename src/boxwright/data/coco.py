@@ -128,7 +128,7 @@ class CocoDataset(PictureDataset):
         names = [(row["file_name"], f"{self._describe_image(row)}: file_name") for row in self._images]
         self._pictures: LocatedPictures | RemotePictures
         if remote_folder:
-            self._pictures = RemotePictures(remote_folder, names)
+            self._pictures, self.at_address = RemotePictures(remote_folder, names), True
         else:
             files = self._picture_files(image_folder, pictures or beside, allow_outside=allow_paths_outside)
             self._pictures = LocatedPictures(files, names, self.notices)

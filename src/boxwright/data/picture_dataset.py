@@ -9,6 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -24,6 +25,7 @@ from boxwright.base.text import without_secrets
 from boxwright.data.image_io import ImageHeader, read_header, read_image
 from boxwright.data.packed import PackedBytes
 from boxwright.data.picture_files import PictureFiles
+from boxwright.data.pixel_cache import PixelCache
 from boxwright.data.reading import Notices, reading
 from boxwright.types import Categories, Sample
 
@@ -41,6 +43,8 @@ class PictureDataset(ABC):
         boxes_are: What the numbers of boxes are, for a reader that can be told; else None.
         rescale: Whether boxes are moved from the size that annotations declare to that of the picture.
         repairs: What `--labels_are` says in place of what the numbers are, for a reader whose own are corners.
+        at_address: Whether pictures are fetched from an address as they are read.
+        pixels: Keeps decoded pictures; None if each is decoded whenever it is read.
     """
 
     name: str
@@ -51,6 +55,8 @@ class PictureDataset(ABC):
     boxes_are: BoxesAre | None = None
     rescale: bool = False
     repairs: Mapping[BoxesAre, str] = MappingProxyType({})
+    at_address: bool = False
+    pixels: PixelCache | None = None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -82,9 +88,22 @@ class PictureDataset(ABC):
         """Return one sample."""
         with reading(self._where(index)):
             path = self._path(index)
-            declared = self._size_meant(index, path)
-            image = read_image(path, upright=not self.ignore_exif, declared=declared, white_level=self.white_level)
-            return self._sample(index, image)
+            decode = partial(self._decode, index, path)
+            return self._sample(index, decode() if self.pixels is None else self.pixels.read(index, path, decode))
+
+    def _decode(self, index: int, path: Path) -> NDArray[np.uint8]:
+        declared = self._size_meant(index, path)
+        return read_image(path, upright=not self.ignore_exif, declared=declared, white_level=self.white_level)
+
+    def picture(self, index: int) -> tuple[Path, Size]:
+        """Return a sample's picture file, and the (height, width) of its image, by the file's header.
+
+        Raises:
+            DataError: If the picture is missing or none.
+        """
+        with reading(self._where(index)):
+            path = self._path(index)
+            return path, read_header(path).size_for(self._size_meant(index, path), upright=not self.ignore_exif)
 
     def without_pixels(self, index: int) -> Sample:
         """Return one sample with an image [H, W, 0], as `sample_and_header`."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.text import counted
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.transform import apply_recorded
 from boxwright.data.batch import Batch, to_input
 from boxwright.data.dataset import Dataset
-from boxwright.data.groundtruth import without_masks
+from boxwright.data.groundtruth import HiddenRegionsDataset, without_masks
+from boxwright.data.listed import ListedDataset
 from boxwright.data.loader import TrainingExamples
+from boxwright.data.picture_dataset import PictureDataset
+from boxwright.data.pixel_cache import PixelCache, plan_pixel_cache
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_augmentation, in_use
@@ -71,6 +77,29 @@ def training_examples(
     sizes = build_input_sizes(config, resizer, seed)
     mixup = build_batch_mixup(config, seed)
     return TrainingExamples(dataset, augmentation, resizer, seed, sizes=sizes, mixup=mixup, skip_bad=skip_bad)
+
+
+def keep_pixels(dataset: Dataset) -> PixelCache:
+    """Let a data set keep its decoded pictures in a file, which is to be made before the first sample is read.
+
+    Raises:
+        ConfigError: If the pictures are not files on this machine.
+        OutputError: If there is no room for the file.
+    """
+    whole: Dataset = dataset
+    indices: Sequence[int] = range(len(dataset))
+    while isinstance(whole, ListedDataset | HiddenRegionsDataset):
+        indices = whole.indices if isinstance(whole, ListedDataset) else indices
+        whole = whole.whole
+    if not isinstance(whole, PictureDataset) or whole.at_address:
+        kind = "at an address" if isinstance(whole, PictureDataset) else "not files of their own"
+        raise ConfigError(f"{dataset.name}: --cache keeps pictures that are files on this machine; these are {kind}")
+    pictures: list[tuple[Path, tuple[int, int]] | None] = [None] * len(whole)
+    for index in indices:
+        with suppress(DataError):  # raised where it is read
+            pictures[index] = whole.picture(index)
+    whole.pixels = plan_pixel_cache(pictures, f"{whole.ignore_exif} {whole.white_level}")
+    return whole.pixels
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class RunOptions(TypedDict, total=False):
     best_metric: str
     patience: int
     workers: int
+    cache: bool
     threads: int
     compile: bool
     cuda_graphs: bool
@@ -88,6 +89,11 @@ class RunSettings:
         0, "Stop after this many evaluations in a row without a better best_metric; 0 for never.", _EVALUATION, 0
     )
     workers: int = setting(1, "Processes that prepare samples.", _SPEED, 0)
+    cache: bool = setting(
+        False,
+        "Keep decoded pictures in a file of the cache folder, from which epochs after the first, and other runs, read.",
+        _SPEED,
+    )
     threads: int = setting(
         0,
         "CPU threads; 0 for as many as the run began with: OMP_NUM_THREADS, or one per core.",

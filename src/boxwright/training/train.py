@@ -39,7 +39,7 @@ from boxwright.pipeline.training import TrainingPlan, build_training
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.changes import describe_changes
 from boxwright.training.evaluations import Evaluations
-from boxwright.training.examples import training_examples
+from boxwright.training.examples import keep_pixels, training_examples
 from boxwright.training.initialize import initialize, resume_tensorflow, with_classes
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, TrainingLog, check_tracker, open_tracker, tf1_tag
@@ -172,6 +172,7 @@ def _prepare(
     dataset = build_dataset(config.train_input_reader, "train_input_reader") if own_dataset is None else own_dataset
     # Before anything is written: a mistake there must not leave a folder behind.
     evaluations = _open_evaluations(config, plan, settings, dataset)
+    cache = keep_pixels(dataset) if settings.cache else None
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     if not settings.profile:
         _lock_folder(model_dir, processes, resources)
@@ -182,10 +183,13 @@ def _prepare(
         plan = build_training(begun, workers=settings.workers, skip_bad=settings.skip_bad_records)
         dataset = _open_as_begun(begun, own_dataset)
         evaluations = _open_evaluations(begun, plan, settings, dataset)
+        cache = keep_pixels(dataset) if settings.cache else None
     config = begun
     _log_changes(config, newest, settings, processes)
     plan = plan.with_seed(_seed(newest, settings.seed))
     _log_reading(config, dataset, processes)
+    if cache is not None:
+        processes.log.info(cache.reserve())
     device = resources.enter_context(_device(settings, processes))
     resources.enter_context(torch.random.fork_rng(random_devices(device)))  # the caller's numbers go on as before
     detector = _place_detector(config, plan, dataset, own_detector, device)
