@@ -5,7 +5,8 @@
 Each reads the same JPEG files with ten boxes each from the disk, decodes them, mirrors half of them and resizes them to
 320×320 without antialiasing; Boxwright's from TFRecords and through its loader's own code, checks of the groundtruth
 included. Further rows are of the trainings of presets, of D-FINE's by torchvision's transforms as its authors set them,
-of trainings whose decoded pictures are held in memory, and of decoding alone, whole and at a quarter of the size.
+of trainings whose decoded pictures are held in memory, or read from the cache of `boxwright train --cache`, and of
+decoding alone, whole and at a quarter of the size.
 Compared is processor time of one thread, which other programs change little; the kinds take turns within a round, and a
 ratio is the median over the rounds. Then batches of 16 arrive from one and from two worker processes, each stream three
 times unless `--worker_rounds` says otherwise: images a second by the clock, beside torchvision's in PyTorch's loader.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -37,6 +39,7 @@ from torchvision.transforms import v2
 import boxwright as bw
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.augmentation.transform import Chain
+from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import encode_example
 from boxwright.data.dataset import Dataset as Samples
 from boxwright.data.loader import TrainingExamples, training_batches
@@ -45,6 +48,7 @@ from boxwright.data.tfrecord import write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline.augmentation import build_augmentation
+from boxwright.training.examples import keep_pixels
 from boxwright.types import Categories, Category, Sample
 
 SIZE, BOXES, BATCH, STEP = 320, 10, 16, 15_000
@@ -60,6 +64,9 @@ PRESETS = {
     "CenterNet": "center_net_resnet101_v2_512",
     "torchvision's Faster R-CNN": "torchvision_fasterrcnn_resnet50_fpn_coco",
 }
+# With picture files, and with `--cache`.
+CACHED = ("FPNLite 320", "EfficientDet", "D-FINE")
+FILES, KEPT, FILLING = ", picture files", ", cached", ", filling the cache"
 # OpenCV returns None for what is no picture; all of these are.
 read_bgr: Callable[[str], Any] = cv2.imread
 
@@ -83,6 +90,35 @@ def boxwright_examples(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folde
         **{name: preset_examples(dataset, preset) for name, preset in PRESETS.items()},
         "D-FINE, in memory": preset_examples(held, PRESETS["D-FINE"]),
     }
+
+
+def cached_kinds(paths: Sequence[Path], boxes: np.ndarray[Any, Any], folder: Path) -> dict[str, Kind]:
+    """Return trainings of picture files: without a cache, with a full one, and one that begins with an empty one."""
+    os.environ["BOXWRIGHT_CACHE"] = str(folder)
+    sizes = (boxes[:, 2:] - boxes[:, :2]).tolist()
+    objects = [{"category_id": 1, "bbox": [*box[:2], *size]} for box, size in zip(boxes.tolist(), sizes, strict=True)]
+    content = {
+        "images": [{"id": number, "file_name": path.name} for number, path in enumerate(paths)],
+        "annotations": [{**row, "image_id": number} for number in range(len(paths)) for row in objects],
+        "categories": [{"id": 1, "name": "object"}],
+    }
+    (folder / "pictures.json").write_text(json.dumps(content))
+    files, cached = (CocoDataset(folder / "pictures.json", paths[0].parent) for _ in range(2))
+    cache = keep_pixels(cached)
+    cache.reserve()
+
+    def fill(examples: TrainingExamples, index: int) -> Any:
+        if index == 0:
+            cache.path.unlink()
+            cache.reserve()
+        return _prepared(examples, index)
+
+    kinds: dict[str, Kind] = {}
+    for name in CACHED:
+        kinds[f"{name}{FILES}"] = partial(_prepared, preset_examples(files, PRESETS[name]))
+        kinds[f"{name}{KEPT}"] = partial(_prepared, preset_examples(cached, PRESETS[name]))
+        kinds[f"{name}{FILLING}"] = partial(fill, preset_examples(cached, PRESETS[name]))
+    return kinds
 
 
 def preset_examples(dataset: Samples, preset: str) -> TrainingExamples:
@@ -211,6 +247,7 @@ def main() -> None:
         ours, theirs = boxwright_examples(paths, boxes, Path(folder)), torchvision_examples(paths, boxes)
         kinds: dict[str, Kind] = {
             **{name: partial(_prepared, examples) for name, examples in ours.items()},
+            **cached_kinds(paths, boxes, Path(folder)),
             **{name: examples.__getitem__ for name, examples in theirs.items()},
             "albumentations": albumentations_kind(paths, boxes),
             **decoding_kinds(paths),
@@ -230,6 +267,11 @@ def main() -> None:
         }
         for name in kinds
     }
+    cache = {
+        f"{name}{ending}": _least_and_median([times[f"{name}{ending}"] / times[f"{name}{FILES}"] for times in rounds])
+        for name in CACHED
+        for ending in (KEPT, FILLING)
+    }
     streams = {
         f"{name}, D-FINE": {
             str(workers): round(statistics.median(rates[name] for rates in found), 1)
@@ -241,6 +283,9 @@ def main() -> None:
     print("| | images a second and core | time over Boxwright's |\n|---|---:|---:|")
     for name, row in rows.items():
         print(f"| {name} | {row['images_per_second']} | {row['ratio']} |")
+    print("\n| time over that without a cache | least, median |\n|---|---:|")
+    for name, ratios in cache.items():
+        print(f"| {name} | {ratios} |")
     if arguments.worker_rounds:
         print("\n| images a second from workers | 1 | 2 |\n|---|---:|---:|")
         for name, rates in streams.items():
@@ -249,8 +294,12 @@ def main() -> None:
         versions = {
             name: version(name) for name in ("torch", "torchvision", "albumentations", "opencv-python-headless")
         }
-        result = {"rows": rows, "workers": streams, "size": [height, width], "versions": versions}
+        result = {"rows": rows, "cache": cache, "workers": streams, "size": [height, width], "versions": versions}
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _least_and_median(ratios: Sequence[float]) -> list[float]:
+    return [round(min(ratios), 3), round(statistics.median(ratios), 3)]
 
 
 def _prepared(examples: TrainingExamples, index: int) -> Any:

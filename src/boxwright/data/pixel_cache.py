@@ -95,7 +95,7 @@ class PixelCache:
         image = decode()
         # Another shape: the picture has changed since its header was read.
         if image.shape == pixels.shape:
-            slot[_HEAD.size :] = 0
+            slot[-_WORD:] = 0  # beyond the last pixel
             pixels[...] = image
             _HEAD.pack_into(slot, 0, *picture_state, _pixel_sum(slot))
             self._write(slot, index)

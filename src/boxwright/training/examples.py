@@ -93,7 +93,8 @@ def keep_pixels(dataset: Dataset) -> PixelCache:
         whole = whole.whole
     if not isinstance(whole, PictureDataset) or whole.at_address:
         kind = "at an address" if isinstance(whole, PictureDataset) else "not files of their own"
-        raise ConfigError(f"{dataset.name}: --cache keeps pictures that are files on this machine; these are {kind}")
+        what = f"the cache of decoded pictures is for files on this machine, and these are {kind}"
+        raise ConfigError(f"{dataset.name}: {what}; train without it")
     pictures: list[tuple[Path, tuple[int, int]] | None] = [None] * len(whole)
     for index in indices:
         with suppress(DataError):  # raised where it is read
