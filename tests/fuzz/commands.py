@@ -75,6 +75,7 @@ _OPTIONS = [
     "--profile",
     "--data_timeout",
     "--skip_bad_records",
+    "--cache",
     "--skip_not_finite",
     "--log_every_n",
     "--help",

@@ -40,7 +40,7 @@ def config(shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (folder / "a.json").write_text(json.dumps(content))
     reader = f'coco_input_reader {{ annotations: "{folder}/a.json" image_folder: "{folder}" }}'
     text = re.sub(r'tf_record_input_reader \{ input_path: "[^"]*train[^"]*" \}', reader, small_config_text(shapes_data))
-    path = tmp_path / "pipeline.config"
+    path = tmp_path / "pictures.config"
     path.write_text(text)
     return path
 

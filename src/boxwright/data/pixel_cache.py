@@ -90,24 +90,24 @@ class PixelCache:
         slot = np.empty(_slot_bytes(height, width), np.uint8)
         pixels = slot[_HEAD.size : _HEAD.size + height * width * 3].reshape(height, width, 3)
         picture_state = state.st_size, state.st_mtime_ns
-        if self._read_whole(slot, index) and _HEAD.unpack_from(slot) == (*picture_state, _pixel_sum(slot)):
+        if self._read_whole(slot, index) and _HEAD.unpack_from(slot.data) == (*picture_state, _pixel_sum(slot)):
             return pixels
         image = decode()
         # Another shape: the picture has changed since its header was read.
         if image.shape == pixels.shape:
             slot[-_WORD:] = 0  # beyond the last pixel
             pixels[...] = image
-            _HEAD.pack_into(slot, 0, *picture_state, _pixel_sum(slot))
+            _HEAD.pack_into(slot.data, 0, *picture_state, _pixel_sum(slot))
             self._write(slot, index)
         return image
 
     def _read_whole(self, slot: NDArray[np.uint8], index: int) -> bool:
         """Fill a slot from the file; return whether the file reached its end."""
         with _open(self.path) as descriptor:
-            return os.preadv(descriptor, [slot], int(self.starts[index])) == len(slot)
+            return os.preadv(descriptor, [slot.data], int(self.starts[index])) == len(slot)
 
     def _write(self, slot: NDArray[np.uint8], index: int) -> None:
-        start, rest = int(self.starts[index]), memoryview(slot)
+        start, rest = int(self.starts[index]), slot.data
         with _open(self.path) as descriptor:
             while rest:
                 written = os.pwrite(descriptor, rest, start)

@@ -21,6 +21,7 @@ from boxwright.data.account import notices_of
 from boxwright.data.dataset import Dataset, with_white_level
 from boxwright.data.loader import BatchStream, training_batches
 from boxwright.data.own_dataset import OwnDataset
+from boxwright.data.pixel_cache import PixelCache
 from boxwright.data.pixel_scale import measure_white_level
 from boxwright.data.reading import UNKNOWN_CLASS
 from boxwright.data.worker_folder import clear_worker_folders
@@ -187,9 +188,7 @@ def _prepare(
     config = begun
     _log_changes(config, newest, settings, processes)
     plan = plan.with_seed(_seed(newest, settings.seed))
-    _log_reading(config, dataset, processes)
-    if cache is not None:
-        processes.log.info(cache.reserve())
+    _log_reading(config, dataset, cache, processes)
     device = resources.enter_context(_device(settings, processes))
     resources.enter_context(torch.random.fork_rng(random_devices(device)))  # the caller's numbers go on as before
     detector = _place_detector(config, plan, dataset, own_detector, device)
@@ -201,8 +200,7 @@ def _prepare(
     _change_execution(state, plan, settings, processes)
     log, folder = None, None if settings.profile else model_dir  # a profile leaves the run's folder alone
     if processes.leads and not settings.profile:
-        text = dump_message(config)
-        log = resources.enter_context(_open_log(store.folder, text, state, listeners, settings))
+        log = resources.enter_context(_open_log(store.folder, dump_message(config), state, listeners, settings))
     return Loop(
         config=config,
         plan=plan,
@@ -247,8 +245,12 @@ def _with_white_level(
     return state_white_level(config, level)
 
 
-def _log_reading(config: m.TrainEvalPipelineConfig, dataset: Dataset, processes: Processes) -> None:
-    """Say which TensorFlow's rules hold, and which boxes are not learned: of a class that was added to a run's data."""
+def _log_reading(
+    config: m.TrainEvalPipelineConfig, dataset: Dataset, cache: PixelCache | None, processes: Processes
+) -> None:
+    """Say which TensorFlow's rules hold, which boxes are left out, and where decoded pictures are kept, from now on."""
+    if cache is not None:
+        processes.log.info(cache.reserve())
     if meaning := explain_version(config):
         processes.log.info(meaning)
     boxes = notices_of(dataset).boxes
@@ -312,11 +314,7 @@ def _log_unsupported_fields(config: m.TrainEvalPipelineConfig, processes: Proces
 
 
 def _log_preflight(
-    config: m.TrainEvalPipelineConfig,
-    plan: TrainingPlan,
-    dataset: Dataset,
-    state: TrainingState,
-    processes: Processes,
+    config: m.TrainEvalPipelineConfig, plan: TrainingPlan, dataset: Dataset, state: TrainingState, processes: Processes
 ) -> None:
     if processes.leads:
         for finding in examine_quickly(config, plan, dataset, state.detector):
