@@ -79,6 +79,13 @@ def test_what_another_try_would_not_change_is_not_tried_again(bucket: Bucket) ->
     assert len(bucket.reads) == 1
 
 
+def test_what_gcsfs_has_tried_again_itself_is_tried_once_more(bucket: Bucket) -> None:
+    address = bucket.put("gs://b/a.bin", CONTENT)
+    bucket.cuts = [ConnectionResetError("reset")] * 2
+    with pytest.raises(DataError, match=r"^gs://b/a\.bin: cannot be read, in 2 tries: reset$"):
+        remote_file(address).local_copy()
+
+
 @pytest.mark.parametrize("query", ["", "?sig=a/b&x=1"])
 def test_files_of_a_folder_keep_its_query(query: str) -> None:
     """As signed addresses have one, in which slashes are no folders."""

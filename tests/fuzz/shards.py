@@ -7,6 +7,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from boxwright.data.row_dataset import RowDataset, open_parquet_rows, open_web_dataset
@@ -47,7 +48,16 @@ def _parquet() -> list[bytes]:
         return [write_parquet(path, rows(0, 3), 2, names).read_bytes() for names in (("cat", "dog"), ())]
 
 
+def _shapes() -> list[bytes]:
+    content = rows(0, 2)
+    for row in content:
+        row["objects"] |= {"segmentation": [[[1, 1, 9, 1, 9, 9]]], "keypoints": [[1, 2, 2, 3, 4, 1]], "area": [32.5]}
+    content[1]["objects"]["segmentation"] = [{"size": [20, 30], "counts": [40, 9, 551]}]
+    return [tar_bytes(members(content))]
+
+
 SHARD_READERS = {
     "web_dataset": _reader(_archives, "a.tar", open_web_dataset),
+    "outlines": _reader(_shapes, "a.tar", partial(open_web_dataset, load_masks=True, num_keypoints=2)),
     "parquet": _reader(_parquet, "a.parquet", open_parquet_rows),
 }

@@ -21,7 +21,7 @@ from tests.fuzz.readers import READERS
 
 
 def test_there_is_a_fuzzer_for_each_reader() -> None:
-    assert len(READERS) == 48
+    assert len(READERS) == 49
 
 
 @pytest.mark.slow_cases("openvino")  # tests/runtime reads such a file too

@@ -340,6 +340,8 @@ def _persistently(address: str, act: Callable[[], T], what: str = "read") -> T:
     Args:
         what: What cannot be done, for the message.
     """
+    # gcsfs tries again by itself, for half a minute.
+    delays = DELAYS[:1] if address.lower().startswith("gs:") else DELAYS
     tries = 0
     while True:
         try:
@@ -350,11 +352,11 @@ def _persistently(address: str, act: Callable[[], T], what: str = "read") -> T:
             hint = _IDENTIFICATION.get(address.split("://", 1)[0].lower(), "")
             raise DataError(f"{_shown(address)}: {_reason(error, what).rstrip('.')}; {hint}") from None
         except _cuts() as error:
-            if tries == len(DELAYS) or getattr(error, "status", None) in _REFUSALS:
+            if tries == len(delays) or getattr(error, "status", None) in _REFUSALS:
                 raise DataError(
                     f"{_shown(address)}: cannot be {what}, in {tries + 1} tries: {_reason(error, what)}"
                 ) from None
-            time.sleep(DELAYS[tries])
+            time.sleep(delays[tries])
             tries += 1
 
 

@@ -193,6 +193,8 @@ def show_log() -> None:
     logger.setLevel(logging.INFO)
     if not any(isinstance(handler, LogLines) for handler in logger.handlers):
         logger.addHandler(LogLines())
+        # It logs what it raises, too, with tracebacks.
+        logging.getLogger("gcsfs").addHandler(logging.NullHandler())
 
 
 def ap_line(metrics: dict[str, float]) -> str:

@@ -25,7 +25,7 @@ def init_command(
         str,
         typer.Argument(
             help="A folder or file of annotated images: YOLO, COCO, Roboflow's exports of both, Pascal VOC, Open Images, "
-            "TFRecords."
+            "TFRecords, shards of WebDataset or Parquet (also an address)."
         ),
     ],
     out: Annotated[

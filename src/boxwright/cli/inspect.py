@@ -12,6 +12,7 @@ import typer
 from boxwright.base.errors import DataError
 from boxwright.base.paths import refuse_foreign_page
 from boxwright.base.read_settings import ReadSettings
+from boxwright.base.remote import is_remote
 from boxwright.base.settings import setting
 from boxwright.base.text import counted, visible_line
 from boxwright.cli.console import console, count_progress, print_json, suggest
@@ -54,8 +55,9 @@ def inspect_command(
     data: Annotated[
         str,
         typer.Argument(
-            help="A VOC folder, a COCO .json, CVAT's .xml, Label Studio's or FiftyOne's .json, YOLO's data.yaml, Open Images' .csv of boxes, or TFRecords: a file, a quoted "
-            "glob, or name@10; or a pipeline.config, for its training data; or an exported .onnx, .xml, .tflite or .pt2, "
+            help="A VOC folder, a COCO .json, CVAT's .xml, Label Studio's or FiftyOne's .json, YOLO's data.yaml, Open Images' .csv of boxes, TFRecords, "
+            "WebDataset's .tar or Parquet: a file, a folder, a quoted glob, or name@10; of the last two also an address; "
+            "or a pipeline.config, for its training data; or an exported .onnx, .xml, .tflite or .pt2, "
             "for its description."
         ),
     ],
@@ -108,7 +110,7 @@ def _suggest_next(data: str, reading: ReadSettings, *, is_whole: bool) -> None:
     """Print the command that comes after a look at data; `is_whole` where they need no further options."""
     if data.endswith(_CONFIGS):
         suggest("doctor", data)
-    elif Path(data).exists() and is_whole:
+    elif (Path(data).exists() or is_remote(data)) and is_whole:
         flags = [name for name, given in asdict(reading).items() if given]
         suggest("train", data, *(f"--{name}" for name in flags))
     else:

@@ -89,9 +89,10 @@ def shards_in(path: Path) -> tuple[DataFormat, list[str]] | None:
     Raises:
         DataError: If there are shards of both formats.
     """
-    files = [path] if is_file(path) else sorted(path.iterdir()) if is_folder(path) else []
-    by_format = _by_format(file.name for file in files if is_file(file))
     folder = path.parent if is_file(path) else path
+    names = [path.name] if is_file(path) else os.listdir(path) if is_folder(path) else []
+    by_format = _by_format(names)
+    by_format = {kind: files for kind, found in by_format.items() if (files := _only_files(folder, found))}
     # The first of a set stands for all of it.
     first = {kind: names for kind, names in by_format.items() if _IS_SHARD[kind](folder / names[0])}
     return _only_format(first, str(path))
@@ -117,6 +118,10 @@ def shards_at(address: str) -> tuple[DataFormat, str, list[str]]:
         there = shortened(", ".join(sorted(names)[:8]) or "nothing", 400)
         raise DataError(f"{shown}: data at an address are shards, .tar of WebDataset or .parquet; found {there}")
     return found[0], folder, found[1]
+
+
+def _only_files(folder: Path, names: Iterable[str]) -> list[str]:
+    return [name for name in names if is_file(folder / name)]
 
 
 def _at_depth(names: Iterable[str], depth: int) -> list[str]:
