@@ -105,7 +105,7 @@ def kernels(seconds: float, device: torch.device) -> list[dict[str, Any]]:
     for objects, way in itertools.product((8, 64), ways):
         costs, valid = torch.rand(8, 16, 300, objects, device=device), torch.ones(16, objects, device=device) > 0
         row = {"preset": f"matching of 300 with {objects}", "work": way, "precision": "float32", "batch": 16}
-        with mock.patch("boxwright.nn.criteria.set_matching.has_triton", return_value=way == "kernels"):
+        with mock.patch("boxwright.nn.criteria.set_matching.has_kernels", return_value=way == "kernels"):
             rows.append(row | timed(partial(match, costs, valid), 16, seconds, device))
     return rows
 

@@ -78,7 +78,7 @@ def fake_cuda(*, triton: bool = True) -> Iterator[OperationRecorder]:
         mock.patch("torch.cuda.is_available", _yes),
         mock.patch("torch.cuda.is_bf16_supported", _yes),
         mock.patch("torch._subclasses.fake_tensor.init_gpu_context", _nothing),
-        mock.patch("boxwright.base.device._has_triton", return_value=triton),
+        mock.patch("boxwright.nn.ops.gpu_kernels._has_kernels", return_value=triton),
         mock.patch("torch.cuda.Event", event),
         mock.patch("torch.cuda.empty_cache"),
         mock.patch("torch.autograd.backward", backward),

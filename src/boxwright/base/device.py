@@ -1,10 +1,8 @@
-"""The device that computes, what its software can do, how GPUs round float32, and handling of exhausted memory."""
+"""The device that computes, how GPUs round float32 products, and handling of exhausted memory."""
 
 from __future__ import annotations
 
-import functools
 import logging
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -30,9 +28,6 @@ _OUT_OF_MEMORY = (
     "cudnn_status_internal_error_device_allocation_failed",
     "unable to find an engine",
 )
-
-# Volta, the oldest that Triton supports.
-_LEAST_ARCHITECTURE = 70
 
 
 def usable_device(device: AnyDevice) -> torch.device:
@@ -120,27 +115,6 @@ def without_wait(value: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or value.device.type != "cpu":
         return value.to(device)
     return value.pin_memory().to(device, non_blocking=True)  # a copy from pageable memory would wait for that work
-
-
-def has_triton() -> bool:
-    """Return whether Triton can compile kernels for the current GPU; if not, a line has said why."""
-    return _has_triton()
-
-
-@functools.cache
-def _has_triton() -> bool:
-    try:
-        import triton
-
-        target = triton.runtime.driver.active.get_current_target()  # compiles what launches kernels
-    except (ImportError, OSError, RuntimeError, subprocess.CalledProcessError) as error:
-        reason = first_line(error)
-    else:
-        if target.backend == "cuda" and target.arch >= _LEAST_ARCHITECTURE:
-            return True
-        reason = f"it is not used for {target.backend} {target.arch}"
-    _LOG.info("suppression and matching run without Triton's kernels, with the same results: %s", reason)
-    return False
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -102,7 +102,8 @@ def _capture_on_current(compute: Callable[[], R]) -> tuple[Callable[[], None], R
                 compute()
             torch.cuda.set_sync_debug_mode(mode)
         torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
+        # Other threads may allocate memory meanwhile, which the default refuses.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             result = compute()
     except RuntimeError as error:
         raise ConfigError(f"--cuda_graphs: this detector cannot be one graph: {first_line(error)}") from error

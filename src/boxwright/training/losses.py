@@ -21,12 +21,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 from torch.utils.checkpoint import checkpoint
 
-from boxwright.base.device import has_triton
 from boxwright.base.distributed import is_sharded_module
 from boxwright.base.errors import TrainingError, first_line
 from boxwright.nn.criteria.criterion import REGULARIZATION, LossTerm
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import TwoStage
+from boxwright.nn.ops.gpu_kernels import has_kernels
 from boxwright.pipeline.training import TrainingPlan
 from boxwright.types import Targets
 from boxwright.types.packing import each_tensor
@@ -220,8 +220,9 @@ class GraphedFirstStage(nn.Module):
 
 
 def _compiled(run: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
-    # Asking the driver is no part of a graph; the answer is.
-    torch.compiler.assume_constant_result(has_triton)
+    # The question is no part of a graph; the answer is.
+    has_kernels()
+    torch.compiler.assume_constant_result(has_kernels)
     if backend is not None:
         compiled: Callable[..., Any] = torch.compile(run, fullgraph=True, dynamic=False, backend=backend)
         return compiled

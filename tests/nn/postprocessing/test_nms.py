@@ -266,7 +266,7 @@ def test_kernels_suppress_crowded_equal_and_degenerate_boxes_as_a_cpu(
 ) -> None:
     """In Triton's interpreter, where there is no GPU; for this, few boxes."""
     pytest.importorskip("triton", reason="no Triton here: nothing shows that its kernels suppress as a CPU does")
-    monkeypatch.setattr("boxwright.nn.postprocessing.nms.has_triton", lambda: True)
+    monkeypatch.setattr("boxwright.nn.postprocessing.nms.has_kernels", lambda: True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     boxes, scores, windows = (tensor.to(device) for tensor in crowded_batch(seed))
     boxes, scores = boxes[:, :70], scores[:, :70, :2]

@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.base.device import has_triton, is_plain, without_wait
+from boxwright.base.device import is_plain, without_wait
 from boxwright.nn.ops.boxes import compute_overlaps, from_corners, normalized, to_corners
+from boxwright.nn.ops.gpu_kernels import has_kernels
 from boxwright.types import Targets
 from boxwright.types.packing import fetched
 
@@ -79,8 +80,8 @@ def match(costs: Tensor, valid: Tensor) -> Tensor:
         costs: float32 [S, B, Q, G].
         valid: bool [B, G]; objects that count.
     """
-    if costs.is_cuda and has_triton():
-        from boxwright.nn.criteria.linear_assignment import assign
+    if costs.is_cuda and has_kernels():
+        from boxwright.nn.ops.triton_kernels import assign
 
         matches: Tensor = assign(costs.contiguous(), valid.contiguous(), _IMPOSSIBLE)
         return matches

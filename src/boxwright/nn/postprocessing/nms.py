@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxwright.base.device import has_triton, is_plain
+from boxwright.base.device import is_plain
+from boxwright.nn.ops.gpu_kernels import has_kernels
 from boxwright.nn.suppression import fixed_shape, image_by_image
 from boxwright.nn.suppression.fixed_shape import CheckedPairs, Lower, SuppressPairs, suppress_in_rounds
 from boxwright.nn.suppression.image_by_image import soft_vote, suppress_pairs_together, vote
@@ -430,7 +431,7 @@ def suppress_on_cuda(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments:
 
 def _pairs_on_gpu(nms: Nms, scores: Tensor) -> CheckedPairs | None:
     """Return what suppresses pairs without synchronization: kernels, or plain tensors if tables of all pairs fit."""
-    if has_triton():
+    if has_kernels():
         from boxwright.nn.suppression.bit_matrix import suppress_by_bits
 
         return suppress_by_bits

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.base.device import has_triton, in_float64
+from boxwright.base.device import in_float64
 from boxwright.nn.ops.boxes import box_area, clip_boxes, pairwise_iou
+from boxwright.nn.ops.gpu_kernels import has_kernels
 
 # Boxes suppressed in one call, which compares all pairs: on an H200, 36,000 take 60 ms, eight times 4,500 take 20 ms.
 _MOST_TOGETHER = 1 << 13
@@ -62,7 +63,7 @@ def suppress_images(boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: 
         bool [B, n]: the boxes that stay.
     """
     batch, count = scores.shape
-    if boxes.is_cuda and has_triton():
+    if boxes.is_cuda and has_kernels():
         from boxwright.nn.suppression.bit_matrix import suppress_sorted
 
         return suppress_sorted(bounded(boxes), labels, torch.ones_like(labels, dtype=torch.bool), iou_threshold)

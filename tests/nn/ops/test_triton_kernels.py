@@ -1,10 +1,13 @@
-"""Matching by the kernel for GPUs: SciPy's least costs. Without a GPU it runs in Triton's interpreter."""
+"""Kernels for GPUs; without one they run in Triton's interpreter. Suppression is tested beside the rules, with `Nms`."""
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,14 +15,16 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from boxwright.nn.ops.gpu_kernels import _find_problem, _has_kernels
+
 pytest.importorskip("triton", reason="no Triton here: nothing shows that its kernels match as SciPy does")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def assign(costs: Tensor, valid: Tensor) -> Tensor:
-    from boxwright.nn.criteria import linear_assignment
+    from boxwright.nn.ops import triton_kernels
 
-    return linear_assignment.assign(costs.to(DEVICE), valid.to(DEVICE), 1e6).cpu()
+    return triton_kernels.assign(costs.to(DEVICE), valid.to(DEVICE), 1e6).cpu()
 
 
 @pytest.mark.parametrize("equal_costs", [False, True])
@@ -65,13 +70,52 @@ def test_what_is_not_a_number_is_matched_last() -> None:
     ]
 
 
+@pytest.fixture
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Triton say that there is a Hopper GPU, and its kernels run here."""
+    triton = pytest.importorskip("triton")
+    driver = SimpleNamespace(get_current_target=lambda: SimpleNamespace(backend="cuda", arch=90))
+    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
+    monkeypatch.setattr("boxwright.nn.ops.triton_kernels._CHECKED", 40)  # as interpreting 1,024 takes minutes
+    monkeypatch.setattr("boxwright.nn.ops.gpu_kernels.torch.device", lambda name: torch.empty(0, device=DEVICE).device)
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+def test_kernels_that_give_known_answers_are_used() -> None:
+    assert _find_problem() == ""
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+@pytest.mark.parametrize(
+    ("kernel", "answer", "what"),
+    [
+        ("keep_greedily", torch.ones(1, 40, dtype=torch.bool), "for suppression"),
+        ("assign", torch.tensor([[[0, 1, 2, *[-1] * 297]]]), "for matching"),
+    ],
+)
+def test_kernels_that_give_other_answers_are_not_used(
+    kernel: str, answer: Tensor, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        mock.patch(f"boxwright.nn.ops.triton_kernels.{kernel}", return_value=answer),
+        caplog.at_level(logging.WARNING, "boxwright"),
+    ):
+        assert not _has_kernels.__wrapped__()
+    assert what in caplog.text
+    assert "with the same results" in caplog.text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_there_are_no_kernels() -> None:
+    assert _find_problem()
+
+
 # For a Turing and a Hopper GPU.
 COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from boxwright.nn.criteria.linear_assignment import _assign
-from boxwright.nn.suppression.bit_matrix import _compare_pairs, _keep_greedily
+from boxwright.nn.ops.triton_kernels import _assign, _compare_pairs, _keep_greedily
 
 pointers = dict(boxes="*fp32", labels="*i64", bits="*i32", passing="*i1", kept="*i1", costs="*fp32", valid="*i1", matches="*i64")
 floats = dict(iou_threshold="fp32", impossible="fp32")
