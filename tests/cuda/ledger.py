@@ -81,7 +81,7 @@ class OperationRecorder(TorchDispatchMode):
                 return _body(func, self.device)(*args, **kwargs)
         if func.namespace == "prim":
             return func(*args, **kwargs)
-        if name != "item" and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        if name != "item" and _is_composite(func):
             with self:  # within operators of ours such as `to` come whole
                 return func.decompose(*args, **kwargs)
         if name == "_pin_memory":  # which a fake tensor cannot be
@@ -192,6 +192,12 @@ class OperationRecorder(TorchDispatchMode):
         ):  # fmt: skip
             raise NotImplementedError(f"{func}: what would data say?")
         return None
+
+
+def _is_composite(func: Any) -> bool:
+    """Return whether an operator is made of others, and has no kernel of its own (as SiLU's gradient has)."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU")
 
 
 def _is_view(func: Any) -> bool:

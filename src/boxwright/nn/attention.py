@@ -43,10 +43,11 @@ class SelfAttention(nn.Module):
             blocked: bool [N, N]; True where a token (row) does not see another (column); None if all see all.
         """
         width = tokens.shape[-1]
-        with_positions = F.linear(
-            tokens + positions, self.in_proj_weight[: 2 * width], self.in_proj_bias[: 2 * width]
-        ).chunk(2, -1)
-        values = F.linear(tokens, self.in_proj_weight[2 * width :], self.in_proj_bias[2 * width :])
+        # Split, not sliced: the gradients of both parts are joined by one operation.
+        weight, value_weight = self.in_proj_weight.split([2 * width, width])
+        bias, value_bias = self.in_proj_bias.split([2 * width, width])
+        with_positions = F.linear(tokens + positions, weight, bias).chunk(2, -1)
+        values = F.linear(tokens, value_weight, value_bias)
         query, key, value = (
             tensor.unflatten(-1, (self.heads, -1)).transpose(1, 2) for tensor in (*with_positions, values)
         )

@@ -5,10 +5,14 @@ Dimensions: B batch, N numbers of an image.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 _LOW = 0xFFFFFFFF
+# A number of Python's, or int64.
+N = TypeVar("N", int, Tensor)
 
 
 def uniforms(keys: Tensor, count: int, stream: int = 0) -> Tensor:
@@ -19,15 +23,15 @@ def uniforms(keys: Tensor, count: int, stream: int = 0) -> Tensor:
         count: N; the first numbers do not depend on it.
         stream: Different streams of the same keys are independent.
     """
-    numbers = torch.arange(count, dtype=torch.int64, device=keys.device) + (stream << 32)
-    low = _mixed(_mixed(keys & _LOW) ^ ((keys >> 32) & _LOW))[:, None]
-    drawn = _mixed(_mixed(low ^ _mixed(numbers & _LOW)) + _mixed(numbers >> 32) + numbers)
+    numbers = torch.arange(count, dtype=torch.int64, device=keys.device)
+    low = _mixed(_mixed(keys) ^ (keys >> 32))[:, None]
+    drawn = _mixed(_mixed(low ^ _mixed(numbers)) + (numbers + _mixed(stream)))
     # 24 bits: as many as float32 has.
     return (drawn >> 8).float() * 2.0**-24
 
 
-def _mixed(value: Tensor) -> Tensor:
-    """Return MurmurHash3's finalizer (Appleby) of 32-bit numbers in int64."""
+def _mixed(value: N) -> N:
+    """Return MurmurHash3's finalizer (Appleby) of the low 32 bits of numbers, in int64."""
     value = value & _LOW
     value = ((value ^ (value >> 16)) * 0x85EBCA6B) & _LOW
     value = ((value ^ (value >> 13)) * 0xC2B2AE35) & _LOW

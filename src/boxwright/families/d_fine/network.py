@@ -453,20 +453,27 @@ class DFine(Network):
         outputs, denoised = decoder(contents, references, memory, grids, bins, blocked), None
         if noisy is not None:
             count = noisy.labels.shape[1]
-            denoised = Denoised(_slice_queries(outputs, slice(0, count)), noisy.objects, noisy.groups)
-            outputs = _slice_queries(outputs, slice(count, None))
+            of_noisy, outputs = _split_queries(outputs, count)
+            denoised = Denoised(of_noisy, noisy.objects, noisy.groups)
         imitation = None
         if self.training and targets is not None and self.distiller is not None:
             imitation = self.distiller(attended, inputs)
         return DFinePredictions(outputs, encoder, bins, decoder.reg_scale, size, denoised, imitation)
 
 
-def _slice_queries(outputs: DecoderOutputs, part: slice) -> DecoderOutputs:
-    """Return the outputs of some of the queries."""
+def _split_queries(outputs: DecoderOutputs, count: int) -> tuple[DecoderOutputs, DecoderOutputs]:
+    """Return the outputs of the first queries, and of the others."""
 
-    def slice_layer(layer: QueryOutputs) -> QueryOutputs:
-        distances = None if layer.distances is None else layer.distances[:, part]
-        return QueryOutputs(layer.logits[:, part], layer.boxes[:, part], distances)
+    # Split, not sliced: the gradients of both parts are joined by one operation.
+    def halves(tensor: Tensor) -> tuple[Tensor, ...]:
+        parts: tuple[Tensor, ...] = tensor.split([count, tensor.shape[1] - count], 1)
+        return parts
 
-    pre = None if outputs.pre is None else slice_layer(outputs.pre)
-    return DecoderOutputs(tuple(slice_layer(layer) for layer in outputs.layers), outputs.frame[:, part], pre)
+    def split_layer(layer: QueryOutputs) -> tuple[QueryOutputs, ...]:
+        distances = (None, None) if layer.distances is None else halves(layer.distances)
+        return tuple(map(QueryOutputs, halves(layer.logits), halves(layer.boxes), distances))
+
+    layers = zip(*map(split_layer, outputs.layers), strict=True)
+    pre = (None, None) if outputs.pre is None else split_layer(outputs.pre)
+    first, others = map(DecoderOutputs, layers, halves(outputs.frame), pre)
+    return first, others

@@ -332,7 +332,8 @@ def rows_at_once(rows: int, numbers: int, device: torch.device) -> int:
 
 def box_area(boxes: Tensor) -> Tensor:
     """Return the area [...] of boxes [..., 4], xyxy; negative or zero for inverted or empty boxes."""
-    return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+    low, high = boxes.split(2, -1)
+    return _multiply_sides(high - low)
 
 
 def clip_boxes(boxes: Tensor, height: Tensor | float, width: Tensor | float) -> Tensor:
@@ -365,10 +366,10 @@ def from_corners(corners: Tensor) -> Tensor:
 
 def compute_overlaps(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the areas of intersection, union and hull of boxes [..., 4], which broadcast."""
-    low, high = torch.maximum(boxes[..., :2], others[..., :2]), torch.minimum(boxes[..., 2:], others[..., 2:])
+    # All four sides at once, and split, not sliced: a GPU is told half as much, in the backward pass, too.
+    (first, high), (low, last) = torch.minimum(boxes, others).split(2, -1), torch.maximum(boxes, others).split(2, -1)
     intersection = _multiply_sides((high - low).clamp(min=0))
     union = box_area(boxes) + box_area(others) - intersection
-    first, last = torch.minimum(boxes[..., :2], others[..., :2]), torch.maximum(boxes[..., 2:], others[..., 2:])
     return intersection, union, _multiply_sides(last - first)
 
 
