@@ -7,8 +7,9 @@ Detectors are optimized, and detect as `predict --min_score 0.3` does, in images
 Steps are the run's own, with the preset's optimizer and resizer, and do not wait for one another; they are measured
 with batches of up to 16. Of each row are stated the precision that computed, for how many images the first suppression
 sufficed, what was launched for a batch, the share of the time in which kernels ran, and the most memory that PyTorch's
-allocator held, weights and optimizer's slots included. A batch that does not fit is listed as such. A page beside the
-JSON has the same as tables. Last come suppression and matching alone, by Triton's kernels and without. Beside
+allocator held, weights and optimizer's slots included; of steps also how long the first two took, which compile where
+graphs are captured. A batch that does not fit is listed as such. A page beside the JSON has the same as tables. Last
+come suppression and matching alone, by Triton's kernels and without. Beside
 torchvision's: `speed.py --device cuda`.
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 
 import boxwright as bw
 from boxwright.base.device import set_tf32, usable_device
@@ -35,7 +37,8 @@ from boxwright.nn.criteria.set_matching import match
 from boxwright.nn.detector import Detector
 from boxwright.nn.postprocessing.nms import Nms
 from boxwright.nn.suppression.fixed_shape import CheckedPairs, suppress_in_checked_rounds
-from boxwright.pipeline.training import build_training
+from boxwright.pipeline.training import TrainingPlan, build_training
+from boxwright.training.losses import graphed
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner, check_step
 from boxwright.types import PaddedDetections
@@ -77,7 +80,7 @@ def main() -> None:
         for precision in arguments.precisions:
             for work, measured in WORKS.items():
                 for batch in arguments.batches:
-                    if work == "train" and batch > MOST_TRAINED:
+                    if work.startswith("train") and batch > MOST_TRAINED:
                         continue
                     row = {"preset": preset, "work": work, "precision": precision, "batch": batch}
                     measure = partial(measured, preset, precision, batch, arguments.seconds, device)
@@ -128,7 +131,7 @@ def in_memory(measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return measured()
     except torch.cuda.OutOfMemoryError:
         return {"error": "out of memory"}
-    except bw.ConfigError as error:  # what has no graph
+    except (bw.ConfigError, bw.TrainingError) as error:  # what has no graph
         return {"error": str(error)}
 
 
@@ -172,6 +175,25 @@ def detecting(detector: Detector, batch: int, seconds: float, device: torch.devi
 
 def measure_training(preset: str, precision: str, batch: int, seconds: float, device: torch.device) -> dict[str, Any]:
     """Return the numbers of training steps."""
+    return training(preset, precision, batch, seconds, device, lambda learner, plan: learner.module)
+
+
+def measure_graphed_training(
+    preset: str, precision: str, batch: int, seconds: float, device: torch.device
+) -> dict[str, Any]:
+    """Return the numbers of training steps by CUDA graphs; the first steps compile and capture."""
+    return training(preset, precision, batch, seconds, device, lambda learner, plan: graphed(learner.losses, plan))
+
+
+def training(
+    preset: str,
+    precision: str,
+    batch: int,
+    seconds: float,
+    device: torch.device,
+    module: Callable[[Learner, TrainingPlan], nn.Module],
+) -> dict[str, Any]:
+    """Return the numbers of training steps, of which a module computes the losses; and how long the first two took."""
     torch.manual_seed(0)
     config = bw.load_config(
         f"preset:{preset}",
@@ -187,6 +209,7 @@ def measure_training(preset: str, precision: str, batch: int, seconds: float, de
     detector = placed(bw.build_detector(config), device).train()
     plan = build_training(config, workers=0)
     learner = Learner(new_state(detector, plan), plan, ALONE)
+    learner.module = module(learner, plan)
     made = made_up(detector, batch).to(device)
     report = None
 
@@ -194,12 +217,22 @@ def measure_training(preset: str, precision: str, batch: int, seconds: float, de
         nonlocal report
         report = learner.step(made, report, wait=False)
 
-    row = {"input": list(made.images.shape[2:])} | timed(step, batch, seconds, device)
+    began = time.perf_counter()
+    for _ in range(2):
+        step()
+    check_step(report, learner.state)
+    first = {"input": list(made.images.shape[2:]), "first_steps_s": round(time.perf_counter() - began, 1)}
+    row = first | timed(step, batch, seconds, device)
     check_step(report, learner.state)
     return row
 
 
-WORKS = {"detect": measure_detection, "detect, --cuda_graphs": measure_graphs, "train": measure_training}
+WORKS = {
+    "detect": measure_detection,
+    "detect, --cuda_graphs": measure_graphs,
+    "train": measure_training,
+    "train, --cuda_graphs": measure_graphed_training,
+}
 
 
 def _nothing_to_wait_for() -> None:

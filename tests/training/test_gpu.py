@@ -55,13 +55,14 @@ def totals(learner: Learner, batch: Batch, steps: int) -> list[float]:
     return found
 
 
-def test_cuda_graphs_give_the_same_losses(small_config: Path) -> None:
+@pytest.mark.parametrize("use_bfloat16", ["false", "true"])
+def test_cuda_graphs_give_the_same_losses(small_config: Path, use_bfloat16: str) -> None:
     from boxwright.training.losses import GraphedLosses
     from tests.training.test_step import FROZEN, learner
 
     found = []
     for graphed in (False, True):
-        one, batch = learner(small_config, FROZEN, device="cuda")
+        one, batch = learner(small_config, FROZEN, f"train_config.use_bfloat16={use_bfloat16}", device="cuda")
         if graphed:
             one.module = GraphedLosses(one.losses)
         there = batch.to("cuda")
