@@ -1,4 +1,4 @@
-"""Write the figures of two pages from the files that their commands wrote.
+"""Write the figures of three pages from the files that their commands wrote.
 
     python benchmarks/figures.py [--check]
 
@@ -21,16 +21,18 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks")]
 import first_training_table  # noqa: E402  # scripts beside this one
+import precision  # noqa: E402
 import race  # noqa: E402
 import small_data_table  # noqa: E402
 import speed  # noqa: E402
 
-PAGES = ("benchmarks/README.md", "docs/small_data.md")
+PAGES = ("benchmarks/README.md", "docs/gpu.md", "docs/small_data.md")
 # By the name of the file of `results`.
 TABLES: dict[str, Callable[[Any], list[str]]] = {
     "first-training-budgets-cpu": first_training_table.budgets,
     "first-training-statistics-cpu": first_training_table.statistics,
     "first-training-variants-cpu": first_training_table.variants,
+    "precision-cpu": precision.table,
     "race-cpu": race.table,
     "small-data-cpu": small_data_table.table,
     "speed-cpu": speed.table,

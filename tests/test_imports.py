@@ -91,7 +91,7 @@ NEED_PYTORCH = {
         "augmentation.user_transforms", "batch", "loader", "smaller_pictures",
     },
     "evaluation": {"network", "watch"},
-    "pipeline": {"augmentation", "detector", "optimizer", "training"},
+    "pipeline": {"augmentation", "detector", "optimizer", "precision", "training"},
     "report": {
         "compare", "content", "data_report", "events", "explained", "factors", "monitor", "pictures", "verdict", "write",
     },

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Unpack
@@ -30,6 +31,7 @@ from boxwright.data.recognize_shards import source_of_pattern
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.load import Overrides, load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.pipeline.precision import precision_overrides
 from boxwright.pipeline.run_length import set_num_steps, stretch_schedule
 from boxwright.report.metric_words import evaluation_line
 from boxwright.training.autoconfig.choices import NO_WEIGHTS, InitSettings
@@ -168,7 +170,7 @@ def train(
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
     init = InitSettings(model=model or "", epochs=epochs, device=chosen.device, **reading)
     with run_folder(named_folder) as folder:
-        plan = _configuration(config, data, init, folder, overrides)
+        plan = _configuration(config, data, init, folder, overrides, chosen.precision)
         own = None if dataset is None else use_own_data(plan, dataset)
         if detector is not None:
             use_own_detector(plan, detector)
@@ -262,14 +264,17 @@ def _configuration(
     init: InitSettings,
     folder: Path,
     overrides: Overrides,
+    precision: str,
 ) -> TrainEvalPipelineConfig:
-    """Return the configuration to train, a copy that the caller may change."""
+    """Return the configuration to train, a copy that the caller may change; the run sets the precision itself."""
     if (config is None) == (data is None):
         raise ConfigError('train: pass annotated pictures, train("my-data"), or a configuration; not both')
     if data is not None:
         from boxwright.training.autoconfig.start import start_run
 
-        written, choices = start_run(data, folder, init, overrides=overrides)
+        # Steps are tried as the run computes them; names of TensorFlow's API are not mixed with others.
+        tried = overrides if isinstance(overrides, Mapping) else [*overrides, *precision_overrides(precision)]
+        written, choices = start_run(data, folder, init, overrides=tried)
         for choice in choices:
             _LOG.info("%s: %s (%s)", choice.what, choice.chosen, choice.why)
         return load_config(written, overrides)

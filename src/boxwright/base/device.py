@@ -67,6 +67,15 @@ def _unusable(name: str, error: Exception) -> ConfigError:
     return ConfigError(f"device {name!r} cannot be used: {first_line(error)}")
 
 
+# The first generation that has units for it, Ampere; older GPUs emulate it, slowly.
+_BFLOAT16_SINCE = (8, 0)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Return whether a GPU of NVIDIA's computes in bfloat16."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _BFLOAT16_SINCE
+
+
 def set_tf32(*, products: bool) -> None:
     """Let GPUs round factors of float32 convolutions to TF32's 10 bits, and where asked those of matrix products.
 

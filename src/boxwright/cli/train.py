@@ -196,7 +196,7 @@ def train_command(
         path, folder = _prepare_configuration(data, pipeline_config_path, here, model, words, settings, changes)
         if data is not None and words.batch == "auto":  # chosen when the configuration was written
             words = replace(words, batch="")
-        config = _configured(path, words, flags, changes, settings.device)
+        config = _configured(path, words, flags, changes, settings)
         if flags.checkpoint_dir is not None:
             _watch(config, flags.checkpoint_dir, folder, flags, settings)
             return
@@ -277,6 +277,7 @@ def _prepare_configuration(
             raise ConfigError("name the run's folder with --model_dir")
         return config, model_dir
     with importing():
+        from boxwright.pipeline.precision import precision_overrides
         from boxwright.training.autoconfig.choices import InitSettings
         from boxwright.training.autoconfig.start import start_run
     from boxwright.cli.console import track_progress
@@ -296,14 +297,15 @@ def _prepare_configuration(
         most_lost=words.most_lost,
     )
     folder = model_dir or Path("model")
-    path, choices = start_run(str(data), folder, init, track_progress, changes)
+    overrides = [*changes, *precision_overrides(settings.precision)]  # steps are tried as the run computes them
+    path, choices = start_run(str(data), folder, init, track_progress, overrides)
     print_choices(choices)
     console.print(f"configuration: {path}")
     return path, folder
 
 
 def _configured(
-    path: Path, words: FieldOptions, flags: TfFlags, changes: list[str], device: str
+    path: Path, words: FieldOptions, flags: TfFlags, changes: list[str], settings: RunSettings
 ) -> TrainEvalPipelineConfig:
     """Return the configuration with all changes of the command line."""
     from boxwright.pipeline.load import load_config
@@ -323,8 +325,10 @@ def _configured(
 
         require_for_training(config)
         with importing():
+            from boxwright.pipeline.precision import with_precision
             from boxwright.training.rehearsal import fitting_batch
-        size, measured = fitting_batch(config, MOST_BATCH, device)
+        asked = with_precision(config, settings.precision)
+        size, measured = fitting_batch(asked, MOST_BATCH, settings.device)
         console.print(f"a batch of {size} fits in the {measured.device}'s memory")
         config = load_config(path, [*overrides, f"train_config.batch_size={size}"])
     for line in apply_words(config, words):

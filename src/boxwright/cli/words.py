@@ -241,7 +241,10 @@ OTHER_NAMES: dict[str, dict[str, str]] = {
         "work_dir": "--model_dir",
         "output_dir": "--model_dir",
         "out": "--model_dir",
-        "amp": "--set train_config.use_bfloat16=true",
+        "amp": "--precision bfloat16 (of presets the default on a GPU)",
+        "half": "--precision float16",
+        "bf16": "--precision bfloat16",
+        "fp16": "--precision float16",
         "conf": "--set eval_config.min_score_threshold=…; predict has --min_score",
     },
     "evaluate": {

@@ -135,6 +135,11 @@ class Message:
         """Return the place, or None where the field was set from Python."""
         return self._locations.get(name)
 
+    @property
+    def begins_at(self) -> Location | None:
+        """The place where the message begins; None where it was made in Python."""
+        return self._start
+
     def refusal(self, field: str, problem: str) -> ConfigError:
         """Return the error of a field that cannot be used, with its file and line where known, and its whole path.
 

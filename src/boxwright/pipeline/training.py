@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from boxwright.config.build import require
 from boxwright.config.preset import defining_folder
@@ -24,6 +24,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.missing import can_be_endless
 from boxwright.pipeline.optimizer import OptimizerPlan, build_optimizer
+from boxwright.pipeline.precision import Precision, precision_of
 from boxwright.pipeline.tensorflow_version import tensorflow_version
 from boxwright.types.scopes import ChannelOrder, Scope
 
@@ -88,9 +89,6 @@ def wants_pretrained(model: m.DetectionModel) -> bool:
         return False
     refuse_contradictions(extractor)
     return True
-
-
-Precision = Literal["float32", "bfloat16", "float16"]
 
 
 ENDLESS = 10**9
@@ -197,7 +195,7 @@ def build_training(
         optimizer=build_optimizer(require(train.optimizer, train, "optimizer"), version),
         clip=partial(_CLIPPING[train.gradient_clipping], limit=train.gradient_clipping_by_norm),
         regularize=train.add_regularization_loss,
-        precision="bfloat16" if train.use_bfloat16 else "float16" if train.use_float16 else "float32",
+        precision=precision_of(train),
         accumulation=train.gradient_accumulation_steps,
         freezing=_freezing(train),
         bias_multiplier=train.bias_grad_multiplier or 1.0,

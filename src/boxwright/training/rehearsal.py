@@ -30,6 +30,7 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.pipeline.precision import choose_precision
 from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.training.examples import training_examples
@@ -163,7 +164,8 @@ def rehearse(config: m.TrainEvalPipelineConfig, device: str = "auto") -> DryRunR
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.config"
-        path.write_text(dump_message(config), encoding="utf-8")
+        chosen, _ = choose_precision(config, usable_device(device))  # as the run will
+        path.write_text(dump_message(chosen), encoding="utf-8")
         command = [
             sys.executable,
             # Not the current folder, where a file of the user's could hide a module's name.

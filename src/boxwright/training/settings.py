@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Beyond these and NumPy's and torch's generators disagree on what a seed is.
 _SEEDS = 2**63
 EVENT_TAGS = ("tf2", "tf1")
+PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 _LOOP, _EVALUATION, _SPEED, _SAFETY = "Loop", "Evaluation during training", "Speed", "Safety"
@@ -39,6 +40,7 @@ class RunOptions(TypedDict, total=False):
     workers: int
     cache: bool
     threads: int
+    precision: str
     compile: bool
     cuda_graphs: bool
     shard: bool
@@ -101,6 +103,12 @@ class RunSettings:
         0,
         MOST_THREADS,
     )
+    precision: str = setting(
+        "",
+        "Precision of the network: float32, bfloat16 or float16. Default: as configured; of presets on a GPU bfloat16, "
+        "where it learns the same (docs/gpu.md).",
+        _SPEED,
+    )
     compile: bool = setting(False, "Compile the network, which takes a minute: for long runs.", _SPEED)
     cuda_graphs: bool = setting(
         False,
@@ -146,19 +154,23 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         name_device(self)
-        for name in ("checkpoint_every_n", "max_to_keep", "log_every_n", "data_timeout"):
-            if not getattr(self, name) >= 1:
-                raise TrainingError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in ("summarize_every_n", "evaluate_every_n", "patience", "workers", "threads", "max_seconds"):
-            if not getattr(self, name) >= 0:
-                raise TrainingError(f"{name}: expected 0 or more, found {getattr(self, name)}")
+        positive = ("checkpoint_every_n", "max_to_keep", "log_every_n", "data_timeout")
+        not_negative = ("summarize_every_n", "evaluate_every_n", "patience", "workers", "threads", "max_seconds")
+        for name in (*positive, *not_negative):
+            if not getattr(self, name) >= (1 if name in positive else 0):
+                expected = "at least 1" if name in positive else "0 or more"
+                raise TrainingError(f"{name}: expected {expected}, found {getattr(self, name)}")
         if self.threads > MOST_THREADS:
             raise TrainingError(f"threads: expected at most {MOST_THREADS}, found {self.threads}")
-        if self.event_tags not in EVENT_TAGS:
-            raise TrainingError(f"event_tags: expected {' or '.join(EVENT_TAGS)}, found {self.event_tags!r}")
-        if self.recompute and (self.compile or self.cuda_graphs):
-            raise TrainingError("--recompute: a network that is compiled chooses itself what it computes again")
-        if self.shard and (self.compile or self.cuda_graphs):
-            raise TrainingError("--shard: a network that is compiled cannot gather its weights")
+        for name, known in (("event_tags", EVENT_TAGS), ("precision", ("", *PRECISIONS))):
+            if getattr(self, name) not in known:
+                expected = " or ".join(filter(None, known))
+                raise TrainingError(f"{name}: expected {expected}, found {getattr(self, name)!r}")
+        for name, why in (
+            ("recompute", "chooses itself what it computes again"),
+            ("shard", "cannot gather its weights"),
+        ):
+            if getattr(self, name) and (self.compile or self.cuda_graphs):
+                raise TrainingError(f"--{name}: a network that is compiled {why}")
         if self.seed is not None and not 0 <= self.seed < _SEEDS:
             raise TrainingError(f"seed: expected 0 to {_SEEDS - 1}, found {self.seed}")

@@ -34,6 +34,7 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset, state_white_level, with_orientation_rule
 from boxwright.pipeline.message import white_level
 from boxwright.pipeline.missing import require_for_training
+from boxwright.pipeline.precision import choose_precision, keep_precision, precision_of, with_precision
 from boxwright.pipeline.run_length import schedule_mismatch
 from boxwright.pipeline.tensorflow_version import explain_version, keep_version
 from boxwright.pipeline.training import TrainingPlan, build_training
@@ -166,6 +167,7 @@ def _prepare(
     """Load, build, restore. What is to be closed at the end (lock, log, signals) goes to the resources."""
     refuse_unsupported(config, "")
     require_for_training(config)
+    config = with_precision(config, settings.precision)
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     _check_processes(plan, processes)
     _log_unsupported_fields(config, processes)
@@ -179,7 +181,8 @@ def _prepare(
         _lock_folder(model_dir, processes, resources)
     newest = processes.from_leader(store.latest)
     resources.enter_context(run_threads(settings.threads, None if newest is None else newest[1], processes.log))
-    begun = _with_white_level(_with_kept_semantics(config, newest), dataset, newest, processes)
+    device = resources.enter_context(_device(settings, processes))
+    begun = _with_white_level(_with_kept_semantics(config, newest, device, processes), dataset, newest, processes)
     if begun != with_orientation_rule(config):
         plan = build_training(begun, workers=settings.workers, skip_bad=settings.skip_bad_records)
         dataset = _open_as_begun(begun, own_dataset)
@@ -189,7 +192,6 @@ def _prepare(
     _log_changes(config, newest, settings, processes)
     plan = plan.with_seed(_seed(newest, settings.seed))
     _log_reading(config, dataset, cache, processes)
-    device = resources.enter_context(_device(settings, processes))
     resources.enter_context(torch.random.fork_rng(random_devices(device)))  # the caller's numbers go on as before
     detector = _place_detector(config, plan, dataset, own_detector, device)
     state, config.pedigree = _restore(config, plan, detector, store, newest, settings, processes)
@@ -216,17 +218,25 @@ def _prepare(
     )
 
 
-def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: Checkpoint | None) -> m.TrainEvalPipelineConfig:
+def _with_kept_semantics(
+    config: m.TrainEvalPipelineConfig, newest: Checkpoint | None, device: torch.device, processes: Processes
+) -> m.TrainEvalPipelineConfig:
     """Return a run's configuration; a resumed one keeps a part of its first, even if the default has changed since.
 
-    That is the version of TensorFlow whose semantics it has, which way up its labels see pictures, and what is white in
-    them: they must not move in the middle of a run.
+    That is the version of TensorFlow whose semantics it has, which way up its labels see pictures, what is white in
+    them, and the precision: they must not move in the middle of a run.
     """
     if newest is None:
-        return with_orientation_rule(config)
+        chosen, line = choose_precision(config, device)
+        if line:
+            processes.log.info(line)
+        return with_orientation_rule(chosen)
     path, content = newest
     begun = read_config(content, path)
-    return state_white_level(with_orientation_rule(keep_version(config, begun), begun), white_level(begun))
+    kept = keep_precision(keep_version(config, begun), begun)
+    if kept.train_config is not None and (precision := precision_of(kept.train_config)) != "float32":
+        processes.log.info(f"training in {precision}, as the run began")
+    return state_white_level(with_orientation_rule(kept, begun), white_level(begun))
 
 
 def _with_white_level(

@@ -156,4 +156,10 @@ def _suppression(config: m.PostProcessing) -> Nms:
     return build_nms(require(config.batch_non_max_suppression, config, "batch_non_max_suppression"))
 
 
-FAMILY = Family(CenterNet, build_center_net, tf2=CENTER_NET_PARTS, check_training=check_keypoints_of_data)
+FAMILY = Family(
+    CenterNet,
+    build_center_net,
+    tf2=CENTER_NET_PARTS,
+    check_training=check_keypoints_of_data,
+    learns_in_bfloat16=True,
+)

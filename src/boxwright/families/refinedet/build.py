@@ -362,4 +362,6 @@ def _postprocessor(config: RefineDetMessage, coder: BoxCoder) -> Postprocessor[A
     return CascadePostprocessor(detection)
 
 
-FAMILY = Family(RefineDet, build_refinedet, tf1=REFINEDET_PARTS, foreign_weights=foreign_weights)
+FAMILY = Family(
+    RefineDet, build_refinedet, tf1=REFINEDET_PARTS, foreign_weights=foreign_weights, learns_in_bfloat16=True
+)

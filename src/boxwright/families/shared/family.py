@@ -75,6 +75,8 @@ class Family:
             which do not show everything.
         write_transformers: Writes a detector of its message for the transformers library into a folder, and returns the
             file of weights; None if transformers has no such detector.
+        learns_in_bfloat16: Whether networks that compute in bfloat16 learn as well as in float32, by
+            `benchmarks/precision.py`: on a GPU presets then train so.
     """
 
     network: type[Network]
@@ -85,3 +87,4 @@ class Family:
     foreign_weights: Callable[[Any, Tensors, Path, FileFacts], SourceWeights | None] = _no_layout
     describe_weights: Callable[[Tensors, Path, FileFacts], tuple[Message, Categories | None] | None] = _not_described
     write_transformers: Callable[[Detector, Any, Path], Path] | None = None
+    learns_in_bfloat16: bool = False

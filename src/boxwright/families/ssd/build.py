@@ -189,4 +189,4 @@ def build_target_assigner(config: Ssd, columns: ClassColumns) -> TargetAssigner:
     return TargetAssigner(*parts, adjust)
 
 
-FAMILY = Family(SSD, build_ssd, tf1=tf1.SSD_PARTS, tf2=tf2.SSD_PARTS)
+FAMILY = Family(SSD, build_ssd, tf1=tf1.SSD_PARTS, tf2=tf2.SSD_PARTS, learns_in_bfloat16=True)

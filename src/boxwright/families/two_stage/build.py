@@ -361,4 +361,5 @@ FAMILY = Family(
     tf2=tf2_names.FASTER_RCNN_PARTS,
     check_training=check_sampling,
     foreign_weights=foreign_weights,
+    learns_in_bfloat16=True,
 )
