@@ -19,11 +19,15 @@ import pytest
 from PIL import Image
 
 from boxwright.base.errors import ConfigError, DataError, OutputError
-from boxwright.data import picture_dataset
+from boxwright.data import picture_dataset, tfrecord_dataset
 from boxwright.data.coco import CocoDataset
+from boxwright.data.convert import encode_example
+from boxwright.data.image_io import decode_image
 from boxwright.data.listed import ListedDataset
 from boxwright.data.pixel_cache import PixelCache
 from boxwright.data.shapes import ShapesDataset
+from boxwright.data.tfrecord import write_records
+from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.training.examples import keep_pixels
 
 # Sides of which no product is a multiple of eight, and one picture of a single pixel.
@@ -201,12 +205,44 @@ def test_only_listed_pictures_have_slots(folder: Path, decoded: list[str]) -> No
 
 
 def test_other_data_are_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="not files of their own"):
+    with pytest.raises(ConfigError, match="neither files nor records of one image"):
         keep_pixels(ShapesDataset(2))
     remote = plain(folder)
     remote.at_address = True
     with pytest.raises(ConfigError, match="these are at an address"):
         keep_pixels(remote)
+
+
+def write_record(folder: Path, count: int) -> TFRecordDataset:
+    """Write so many of the pictures as records, and return these."""
+    dataset, path = plain(folder), folder / "pictures.record"
+    rows = [encode_example(dataset[n], dataset.encoded(n)[0], dataset.categories) for n in range(count)]
+    write_records(path, rows)
+    return TFRecordDataset([path], dataset.categories)
+
+
+def test_pictures_in_records(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, without = write_record(folder, len(SIZES)), write_record(folder, len(SIZES))
+    cache, decoded = keep_pixels(dataset), []
+    cache.reserve()
+    # As TensorFlow reads it, the first one is not turned where nothing states the size of the turned one.
+    assert cache.shapes.tolist()[1:] == [list(size) for size in SIZES[1:]]
+    assert cache.shapes.tolist()[0] == list(without[0].image.shape[:2])
+
+    def counted(*picture: Any, **options: Any) -> Any:
+        decoded.append(picture)
+        return decode_image(*picture, **options)
+
+    monkeypatch.setattr(tfrecord_dataset, "decode_image", counted)
+    for _ in range(2):
+        for index in range(len(SIZES)):
+            assert np.array_equal(dataset[index].image, without[index].image)
+    assert len(decoded) == 3 * len(SIZES)
+    path = folder / "pictures.record"
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    decoded.clear()
+    assert np.array_equal(dataset[2].image, plain(folder)[2].image)
+    assert len(decoded) == 1, "another time, another file"
 
 
 def test_what_has_no_room_is_refused_before_a_file_is_made(

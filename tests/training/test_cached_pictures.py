@@ -13,6 +13,7 @@ import boxwright as bw
 from boxwright.base.errors import ConfigError, OutputError
 from boxwright.data import pixel_cache
 from boxwright.data.label_map import load_label_map
+from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from tests.conftest import Silent, small_config_text
 from tests.training.checkpoints import same
@@ -67,14 +68,26 @@ def test_weights_do_not_depend_on_the_cache(config: Path, tmp_path: Path) -> Non
         assert same(weights(tmp_path / name), expected), name
 
 
-def test_runs_that_cannot_keep_pictures_do_not_begin(
-    config: Path, small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_weights_of_records_do_not_depend_on_the_cache(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match="and these are not files of their own; train without it"):
-        bw.train(small_config, tmp_path / "records", **QUIET, cache=True)
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
+    config = bw.load_config(small_config, ["train_config.num_steps=3"])
+    for name, options in (("without", {}), ("kept", {"cache": True}), ("read", {"cache": True, "workers": 2})):
+        bw.train(config, tmp_path / name, **{**QUIET, **options})
+    assert same(weights(tmp_path / "kept"), weights(tmp_path / "without"))
+    assert same(weights(tmp_path / "read"), weights(tmp_path / "without"))
+
+
+def test_runs_that_cannot_keep_pictures_do_not_begin(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = bw.load_config(config, ["train_input_reader={ external_input_reader { } }"])
+    with pytest.raises(ConfigError, match="and these are neither files nor records of one image; train without it"):
+        bw.train(own, tmp_path / "own", **QUIET, cache=True, dataset=ShapesDataset(4))
     usage = pixel_cache.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(pixel_cache.shutil, "disk_usage", lambda _: usage._replace(free=9))
     with pytest.raises(OutputError, match="train without the cache, or name another folder with BOXWRIGHT_CACHE"):
         bw.train(config, tmp_path / "large", **QUIET, cache=True)
-    assert not (tmp_path / "records").exists()
+    assert not (tmp_path / "own").exists()
     assert not (tmp_path / "large").exists()

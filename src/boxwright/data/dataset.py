@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
+from boxwright.data.pixel_cache import PixelCache
 from boxwright.types import Categories, Sample
 
 
@@ -55,6 +57,39 @@ class ShardedDataset(Protocol):
     @property
     def shard_sizes(self) -> tuple[tuple[int, ...], ...]:
         """By source, the number of samples of each file; empty if each sample is read by itself."""
+        ...
+
+
+@runtime_checkable
+class DecodingDataset(Protocol):
+    """A data set that decodes a picture for each sample, which is a file or a part of one.
+
+    Attributes:
+        pixels: Keeps decoded pictures; None if each is decoded whenever it is read.
+    """
+
+    pixels: PixelCache | None
+
+    @property
+    def at_address(self) -> bool:
+        """Whether files are fetched from an address as they are read."""
+        ...
+
+    @property
+    def read_as(self) -> str:
+        """What pixels depend on besides their file."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def picture(self, index: int) -> tuple[Path, tuple[int, int]]:
+        """Return the file of a sample's picture, and the (height, width) of its image, by the picture's header.
+
+        Raises:
+            DataError: If the picture is missing or none.
+        """
         ...
 
 

@@ -95,6 +95,11 @@ class PictureDataset(ABC):
         declared = self._size_meant(index, path)
         return read_image(path, upright=not self.ignore_exif, declared=declared, white_level=self.white_level)
 
+    @property
+    def read_as(self) -> str:
+        """What pixels depend on besides their file."""
+        return f"ignore_exif {self.ignore_exif}, white_level {self.white_level}"
+
     def picture(self, index: int) -> tuple[Path, Size]:
         """Return a sample's picture file, and the (height, width) of its image, by the file's header.
 

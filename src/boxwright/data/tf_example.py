@@ -6,7 +6,7 @@ Keys are those of the API's own converters: `image/encoded`, `image/object/bbox/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -98,6 +98,7 @@ def decode_example(
     where: str,
     wanted: RecordFields = BOXES_ONLY,
     unknown: dict[str, str] | None = None,
+    decode: Callable[..., NDArray[np.uint8]] = decode_image,
 ) -> Sample:
     """Return the sample of a record's features, with boxes in pixels.
 
@@ -108,12 +109,13 @@ def decode_example(
     Args:
         unknown: Receives a warning, with the first location, for each class name that the label map lacks or spells in
             another case.
+        decode: Decodes the image; its arguments are those of `decode_image`.
 
     Raises:
         DataError: If a feature is missing, malformed, or does not have one value per box.
     """
-    encoded, declared = encoded_image(features, where), _declared_size(features, where)
-    image = decode_image(encoded, f"{where}: image/encoded", declared=declared, white_level=wanted.white_level)
+    encoded, declared = encoded_image(features, where), declared_size(features, where)
+    image = decode(encoded, f"{where}: image/encoded", declared=declared, white_level=wanted.white_level)
     if wanted.more_channels:
         image = _more_channels(features, image, wanted, where)
     height, width = image.shape[:2]
@@ -176,7 +178,7 @@ def _more_channels(features: Features, image: NDArray[np.uint8], wanted: RecordF
     channels = [image]
     for number, data in enumerate(files):
         key = f"{where}: {_MORE_CHANNELS} {number}"
-        declared = _declared_size(features, where)
+        declared = declared_size(features, where)
         channel = decode_image(data, key, declared=declared, white_level=wanted.white_level)
         if channel.shape != image.shape:
             sizes = [f"{picture.shape[1]}×{picture.shape[0]}" for picture in (channel, image)]
@@ -251,7 +253,8 @@ def _class_scores(features: Features, count: int, where: str) -> NDArray[np.floa
     return scores.reshape(count, -1)
 
 
-def _declared_size(features: Features, where: str) -> tuple[int, int] | None:
+def declared_size(features: Features, where: str) -> tuple[int, int] | None:
+    """Return the (height, width) that a record states, if it does."""
     height, width = _wholes(features, "image/height", where), _wholes(features, "image/width", where)
     return (height[0], width[0]) if height and width else None
 

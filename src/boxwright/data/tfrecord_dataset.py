@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.data.example_messages import Features, SequenceExample, parse_features, parse_values, set_context
+from boxwright.data.image_io import decode_image, parse_header
+from boxwright.data.pixel_cache import PixelCache
 from boxwright.data.reading import reading, whole_number
-from boxwright.data.shard_files import ShardFiles
+from boxwright.data.shard_files import File, ShardFiles
 from boxwright.data.tf_example import (
     BOXES_ONLY,
     RecordFields,
+    declared_size,
     decode_example,
     encoded_image,
     labels_from_one,
@@ -59,6 +62,12 @@ def open_records(paths: Sequence[str | Path], compression: Compression = "auto")
     return records
 
 
+def _as_local(path: File) -> Path:
+    if not isinstance(path, Path):
+        raise DataError(f"{path}: expected a file on this machine")
+    return path
+
+
 class TFRecordDataset:
     """Samples from the records of one or more TFRecord files."""
 
@@ -86,6 +95,30 @@ class TFRecordDataset:
         self.categories = categories
         self._wanted, self._labels_from_zero = wanted, labels_from_zero
         self._unknown: dict[str, str] = {}
+        self.pixels: PixelCache | None = None
+
+    @property
+    def at_address(self) -> bool:
+        """Whether records are fetched from an address as they are read."""
+        return any(not isinstance(file.path, Path) for file in self.files)
+
+    @property
+    def read_as(self) -> str:
+        """What pixels depend on besides their file."""
+        return f"records, white_level {self._wanted.white_level}"
+
+    def picture(self, index: int) -> tuple[Path, tuple[int, int]]:
+        """Return the file of a record, and the (height, width) of its image, by the picture's header.
+
+        Raises:
+            DataError: If the record is damaged, or has no image.
+        """
+        file, record = self.records.locate(index)
+        where = self.records.where(index)
+        with reading(where):
+            features = read_features(file[record], where)
+            header = parse_header(encoded_image(features, where), where)
+            return _as_local(file.path), header.size_for(declared_size(features, where), upright=False)
 
     @property
     def files(self) -> tuple[TFRecordFile, ...]:
@@ -118,11 +151,18 @@ class TFRecordDataset:
             features = read_features(file[record], where)
             if self._labels_from_zero:
                 features = labels_from_one(features, where)
-            sample = decode_example(features, self.categories, where, self._wanted, self._unknown)
+            decode = decode_image if self.pixels is None else partial(self._read_pixels, index)
+            sample = decode_example(features, self.categories, where, self._wanted, self._unknown, decode)
         _warn_about_unknown_classes(self._unknown, known)
         if not sample.id:
             sample.id = f"{file.path.name}:{record}"
         return sample
+
+    def _read_pixels(self, index: int, *picture: Any, **options: Any) -> NDArray[np.uint8]:
+        """Return decoded pixels, kept or from the arguments of `decode_image`."""
+        file, _ = self.records.locate(index)
+        decode = partial(decode_image, *picture, **options)
+        return decode() if self.pixels is None else self.pixels.read(index, _as_local(file.path), decode)
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name.

@@ -15,11 +15,10 @@ from boxwright.base.text import counted
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.transform import apply_recorded
 from boxwright.data.batch import Batch, to_input
-from boxwright.data.dataset import Dataset
+from boxwright.data.dataset import Dataset, DecodingDataset
 from boxwright.data.groundtruth import HiddenRegionsDataset, without_masks
 from boxwright.data.listed import ListedDataset
 from boxwright.data.loader import TrainingExamples
-from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.pixel_cache import PixelCache, plan_pixel_cache
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
@@ -91,15 +90,15 @@ def keep_pixels(dataset: Dataset) -> PixelCache:
     while isinstance(whole, ListedDataset | HiddenRegionsDataset):
         indices = whole.indices if isinstance(whole, ListedDataset) else indices
         whole = whole.whole
-    if not isinstance(whole, PictureDataset) or whole.at_address:
-        kind = "at an address" if isinstance(whole, PictureDataset) else "not files of their own"
+    if not isinstance(whole, DecodingDataset) or whole.at_address:
+        kind = "at an address" if isinstance(whole, DecodingDataset) else "neither files nor records of one image"
         what = f"the cache of decoded pictures is for files on this machine, and these are {kind}"
         raise ConfigError(f"{dataset.name}: {what}; train without it")
     pictures: list[tuple[Path, tuple[int, int]] | None] = [None] * len(whole)
     for index in indices:
         with suppress(DataError):  # raised where it is read
             pictures[index] = whole.picture(index)
-    whole.pixels = plan_pixel_cache(pictures, f"{whole.ignore_exif} {whole.white_level}")
+    whole.pixels = plan_pixel_cache(pictures, whole.read_as)
     return whole.pixels
 
 
