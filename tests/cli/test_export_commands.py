@@ -303,7 +303,8 @@ def test_tensorflows_exporter(of_tensorflow: Path, tmp_path: Path) -> None:
         ("executorch", "different results; export to .onnx"),
         (
             "engine",
-            "export to .onnx with --nms padded --batch 1 --image_size 640x480, then trtexec --onnx=detector.onnx",
+            "export to .onnx with --nms padded --batch 1 --image_size 640x480 (and --precision float16, as precision is "
+            "the file's), then trtexec --onnx=detector.onnx --stronglyTyped",
         ),
         ("mlpackage", "export to .pt2 with --batch 1 --image_size 640x480, then coremltools.convert"),
         ("NCNN", "export to .onnx with --nms none --batch 1 --image_size 640x480, then pnnx detector.onnx"),

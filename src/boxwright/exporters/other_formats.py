@@ -4,9 +4,9 @@ from __future__ import annotations
 
 _FIXED = "--batch 1 --image_size 640x480"
 _TENSORRT = (
-    f"TensorRT builds an engine for one GPU: export to .onnx with --nms padded {_FIXED}, then trtexec "
-    "--onnx=detector.onnx --saveEngine=detector.engine, or let ONNX Runtime build it: predict --device tensorrt; "
-    "neither was tried here"
+    f"TensorRT builds an engine for one GPU: export to .onnx with --nms padded {_FIXED} (and --precision float16, as "
+    "precision is the file's), then trtexec --onnx=detector.onnx --stronglyTyped --saveEngine=detector.engine, or let "
+    "ONNX Runtime build it: predict --device tensorrt; neither was tried here"
 )
 _CORE_ML = (
     f"Core ML's files are written by coremltools: export to .pt2 with {_FIXED}, then "

@@ -70,7 +70,8 @@ def tensorrt_line(file: str | Path, channels: int = 3) -> str:
     sizes = {"min": "1x64x64", "opt": f"{_MOST}x480x640", "max": f"{_MOST}x1280x1280"}
     shapes = {kind: f"{size}x{channels}" for kind, size in sizes.items()}
     options = " ".join(f"--{kind}Shapes=input_tensor:{shape}" for kind, shape in shapes.items())
-    return f"trtexec --onnx={file} {options} --saveEngine={Path(file).with_suffix('.plan')}"
+    # TensorRT 10 would choose each layer's precision itself; in 11 there is no other way.
+    return f"trtexec --onnx={file} {options} --stronglyTyped --saveEngine={Path(file).with_suffix('.plan')}"
 
 
 def _type(value: Any, onnx: Any) -> str:
