@@ -11,7 +11,8 @@ measured again.
 records: images in TFRecord files (ten shards of one small picture again and again). index: finding the records; start:
 opening them again, and the first batch; resume: the first batch in the middle of the third epoch.
 archives, Parquet: the same in ten of WebDataset's archives, or of Parquet with 100 rows a group. index: finding the
-samples; open: the numbers of rows; read: each sample's picture file and objects, in order, nothing decoded of them.
+samples; open: the numbers of rows; read: each sample's picture file and objects, in order, nothing decoded of them;
+write: as `boxwright convert` does, from the archives, whose pictures are decoded for it.
 annotations: of a COCO file, ten an image, whose pictures are not there. first: read and packed into a table; again:
 with the table that is kept beside the file.
 files: as many small pictures with annotations beside them, opened and read whole.
@@ -172,6 +173,18 @@ def shards(size: int, work: Path, *, kind: str, reading: bool) -> Callable[[], N
     return read if reading else run
 
 
+def shards_written(size: int, work: Path, *, kind: str) -> Callable[[], object]:
+    """Convert archives to archives or to Parquet."""
+    from boxwright.data.row_dataset import open_web_dataset
+    from boxwright.data.shapes import ShapesDataset
+    from boxwright.data.write_rows import write_parquet, write_web_dataset
+
+    paths = [_shards(size, work, "tar") / f"a-?????-of-{_SHARDS:05d}.tar"]
+    dataset = open_web_dataset(paths, ShapesDataset(1, seed=0).categories)
+    write: Any = write_web_dataset if kind == "tar" else write_parquet
+    return lambda: write(dataset, work / f"written-{size}" / f"a.{kind}", num_shards=_SHARDS) and None
+
+
 def files_read(size: int, work: Path, *, kind: str) -> Callable[[], None]:
     """Open annotated pictures, and read all of them."""
     from boxwright.data import coco, convert, voc, yolo
@@ -289,8 +302,10 @@ ROWS: dict[str, tuple[str, Sequence[int], Part]] = {
     "records: resume": ("images", _DECADES, partial(records_batch, epochs=2.5)),
     "archives: index": ("images", _DECADES, partial(shards, kind="tar", reading=False)),
     "archives: read": ("images", _DECADES[:3], partial(shards, kind="tar", reading=True)),
+    "archives: write": ("images", _DECADES[:2], partial(shards_written, kind="tar")),
     "Parquet: open": ("images", _DECADES, partial(shards, kind="parquet", reading=False)),
     "Parquet: read": ("images", _DECADES[:3], partial(shards, kind="parquet", reading=True)),
+    "Parquet: write": ("images", _DECADES[:2], partial(shards_written, kind="parquet")),
     "files: VOC": ("images", _DECADES[:2], partial(files_read, kind="voc")),
     "files: COCO": ("images", _DECADES[:2], partial(files_read, kind="coco")),
     "files: YOLO": ("images", _DECADES[:2], partial(files_read, kind="yolo")),

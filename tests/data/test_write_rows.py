@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from boxwright.base.errors import DataError, OutputError
+from boxwright.base.errors import ConfigError, DataError, OutputError
 from boxwright.data.coco_masks import decode_mask
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import decode_image, encode_picture
@@ -255,3 +255,30 @@ def test_a_label_map_of_other_classes_at_the_address(bucket: Bucket) -> None:
     with pytest.raises(DataError, match=r"s3://b/d/label_map\.pbtxt already exists and has other classes"):
         write(ShapesDataset(2, seed=1, size=(24, 32)), "s3://b/d/a.tar")
     assert bucket.names("s3://b/d") == ["label_map.pbtxt"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_configuration_asks_for_masks_and_keypoints(ending: str, tmp_path: Path, bucket: Bucket) -> None:
+    from boxwright.config.load import parse_message
+    from boxwright.pipeline import messages as m
+    from boxwright.pipeline.input_reader import build_dataset
+
+    write(Pictures((two_animals(),), ("a.png",)), tmp_path / f"a.{ending}")
+    reader = {"tar": "web_dataset", "parquet": "parquet"}[ending]
+    text = (
+        f'label_map_path: "{tmp_path}/label_map.pbtxt" {reader}_input_reader {{ input_path: "{tmp_path}/a.{ending}" }}'
+    )
+    plain = build_dataset(parse_message(text, m.InputReader), "train_input_reader")[0]
+    assert plain.masks is None
+    assert plain.keypoints is None
+    wanted = build_dataset(
+        parse_message(f"{text} load_instance_masks: true num_keypoints: 3", m.InputReader), "train_input_reader"
+    )[0]
+    assert wanted.masks is not None
+    assert wanted.masks.sum((1, 2)).tolist() == [50, 6]
+    assert wanted.keypoints is not None
+    assert wanted.keypoints.tolist() == [[[4, 3, 1], [0, 0, 0], [0, 0, 0]], [[0, 0, 0]] * 3]
+    with pytest.raises(DataError, match="its classes have 2 keypoints, but num_keypoints is 1"):
+        build_dataset(parse_message(f"{text} num_keypoints: 1", m.InputReader), "train_input_reader")
+    with pytest.raises(ConfigError, match="load_track_id: tracks are read from tf_record_input_reader and coco"):
+        build_dataset(parse_message(f"{text} load_track_id: true", m.InputReader), "train_input_reader")

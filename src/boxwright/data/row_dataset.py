@@ -61,10 +61,9 @@ class RowDataset:
         Raises:
             DataError: If all shards are empty.
         """
-        self.shards, self.categories = shards, categories
+        self.shards, self.categories, self.name = shards, categories, shards.name
         self.boxes_are, self._ignore_exif, self._load_masks = boxes_are, ignore_exif, load_masks
         self._num_keypoints = self._count_keypoints(num_keypoints)
-        self.name = shards.name
         if not len(shards):
             raise DataError(f"{self.name}: no pictures")
 
