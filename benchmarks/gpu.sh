@@ -16,4 +16,4 @@ for words in "transformers d_fine_n d_fine_s" "rfdetr rf_detr_nano rf_detr_small
   "$python" -c "import ${words[0]}" 2> /dev/null || { echo "${words[0]} is not installed: nothing to compare with"; continue; }
   timeout 90 "$python" benchmarks/detrs.py --device cuda --batch 8 --pairs "${words[@]:1}" || echo "detrs.py ended early: $?"
 done
-"$python" -m pytest -q tests/training/test_gpu.py
+"$python" -m pytest -q tests/training/test_gpu.py tests/nn/ops/test_triton_kernels.py tests/nn/postprocessing/test_nms.py

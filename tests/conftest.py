@@ -32,7 +32,7 @@ gc.set_threshold(20_000, 20, 20)
 # Albumentations asks the network for newer versions when it is imported.
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 # Kernels for GPUs run in Triton's interpreter where there is none; it is read when they are imported.
-if not Path("/proc/driver/nvidia").exists():
+if not any(Path(sign).exists() for sign in ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia")):
     os.environ["TRITON_INTERPRET"] = "1"
 # MLflow reports its use over the network otherwise, from when it is imported.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
