@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -44,8 +45,6 @@ def test_lists_are_found_by_their_names(ending: str, place: str, tmp_path: Path,
     names = ("train/a", "val/a") if "folders" in place else ("train", "val")
     for name, count in zip(names, (9, 4), strict=True):
         write(ending, f"{where}/{name}", count)
-    if place == "folders at an address":  # one label map for all, beside the folders
-        bucket.put(f"{where}/label_map.pbtxt", bucket.files.cat_file("b/data/train/label_map.pbtxt"))
     recognized = recognize(where)
     assert recognized.kind == KINDS[ending]
     train, held_out = open_recognized(recognized)
@@ -58,18 +57,34 @@ def test_lists_are_found_by_their_names(ending: str, place: str, tmp_path: Path,
         assert len(open_dataset(f"{where}/val-00001-of-00002.{ending}")) == 4, "one of a set stands for all of it"
 
 
-@pytest.mark.parametrize("names", [("shard_000", "shard_001"), ("a", "b"), ("pictures",)])
-@pytest.mark.parametrize("place", ["here", "address"])
+SETS = (("shard_000", "shard_001"), ("a", "b"), ("pictures",))
+
+
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [*((names, "here") for names in SETS), *((names, "address") for names in (*SETS, ("1/a", "2/b")))],
+)
 def test_archives_of_any_names_are_one_set(names: tuple[str, ...], place: str, tmp_path: Path, bucket: Bucket) -> None:
     folder = tmp_path / "data"
-    folder.mkdir()
     for number, name in enumerate(names):
         content = tar_bytes(members(rows(3 * number, 3)))
-        (folder / f"{name}.tar").write_bytes(content)
+        path = folder / f"{name}.tar"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
         bucket.put(f"s3://b/data/{name}.tar", content)
     dataset = open_dataset(folder if place == "here" else "s3://b/data")
     assert [dataset[index].id for index in range(len(dataset))] == [f"image-{n}" for n in range(3 * len(names))]
     assert [item.name for item in dataset.categories] == ["cat", "dog"]
+
+
+def test_archives_of_which_some_are_compressed_are_not_passed_over(tmp_path: Path, bucket: Bucket) -> None:
+    content = tar_bytes(members(rows(0, 3)))
+    for name, packed in (("a.tar", content), ("b.tar.gz", gzip.compress(content))):
+        (tmp_path / name).write_bytes(packed)
+        bucket.put(f"s3://b/data/{name}", packed)
+    for where in (tmp_path, "s3://b/data"):
+        with pytest.raises(DataError, match=r"which of a\.tar, b\.tar\.gz is for training\?"):
+            recognize(where)
 
 
 def test_a_set_with_a_gap(tmp_path: Path) -> None:

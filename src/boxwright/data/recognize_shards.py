@@ -14,7 +14,6 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -22,7 +21,15 @@ from pathlib import Path
 from boxwright.base.errors import DataError, shortened
 from boxwright.base.files import BoundedFile, is_file, is_folder, open_regular
 from boxwright.base.limits import RECORD_BYTES
-from boxwright.base.remote import address_in, find_remote, folder_of, is_listable, is_pattern, list_remote, remote_file
+from boxwright.base.remote import (
+    address_in,
+    find_remote,
+    find_remote_file,
+    folder_of,
+    is_listable,
+    is_pattern,
+    list_remote,
+)
 from boxwright.base.text import counted, without_secrets
 from boxwright.data.layouts.content import containing_folder
 from boxwright.data.parquet import open_parquet, states_boxes
@@ -63,9 +70,11 @@ def recognize_at_address(address: str) -> RecognizedData:
         recognized = RecognizedData(KINDS[kind], Source(kind, address))
     else:
         recognized = _recognize_sets(kind, names, address, lambda pattern: address_in(folder, pattern))
-    with suppress(DataError):  # there is none
-        return replace(recognized, label_map=remote_file(address_in(folder, LABEL_MAP)).local_copy())
-    return recognized
+    # Beside the shards, or above their folders.
+    places = dict.fromkeys((folder_of(recognized.train.path), folder))
+    maps = (find_remote_file(address_in(place, LABEL_MAP)) for place in places)
+    label_map = next((file for file in maps if file is not None), None)
+    return recognized if label_map is None else replace(recognized, label_map=label_map.local_copy())
 
 
 def source_of_pattern(path: str) -> Source | None:
@@ -78,8 +87,10 @@ def _recognize_sets(
 ) -> RecognizedData:
     """Return shards whose sets are lists; where no list is for training, all are one."""
     sets = patterns(names)
-    if len(sets) > 1 and not any(set(words_of(name)) & {*TRAINING, *HELD_OUT} for name in sets):
-        sets = [f"*{ending}" for ending in _ENDINGS[kind] if any(name.lower().endswith(ending) for name in names)][:1]
+    endings = {f".{name.rpartition('/')[2].partition('.')[2]}" for name in names}
+    unnamed = not any(set(words_of(name)) & {*TRAINING, *HELD_OUT} for name in sets)
+    if len(sets) > 1 and unnamed and len(endings) == 1:
+        sets = ["*/" * names[0].count("/") + f"*{endings.pop()}"]
     return recognize_lists(KINDS[kind], sets, where, lambda name: Source(kind, locate(name)))
 
 
