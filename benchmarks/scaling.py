@@ -173,7 +173,7 @@ def shards(size: int, work: Path, *, kind: str, reading: bool) -> Callable[[], N
     return read if reading else run
 
 
-def shards_written(size: int, work: Path, *, kind: str) -> Callable[[], object]:
+def shards_written(size: int, work: Path, *, kind: str) -> Callable[[], None]:
     """Convert archives to archives or to Parquet."""
     from boxwright.data.row_dataset import open_web_dataset
     from boxwright.data.shapes import ShapesDataset
@@ -182,7 +182,11 @@ def shards_written(size: int, work: Path, *, kind: str) -> Callable[[], object]:
     paths = [_shards(size, work, "tar") / f"a-?????-of-{_SHARDS:05d}.tar"]
     dataset = open_web_dataset(paths, ShapesDataset(1, seed=0).categories)
     write: Any = write_web_dataset if kind == "tar" else write_parquet
-    return lambda: write(dataset, work / f"written-{size}" / f"a.{kind}", num_shards=_SHARDS) and None
+
+    def run() -> None:
+        write(dataset, work / f"written-{size}" / f"a.{kind}", num_shards=_SHARDS)
+
+    return run
 
 
 def files_read(size: int, work: Path, *, kind: str) -> Callable[[], None]:
