@@ -17,6 +17,7 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from tests.conftest import Silent, small_config_text
 from tests.training.checkpoints import same
+from tests.training.test_distributed import finish, torchrun
 from tests.training.test_train import QUIET, weights
 
 OWN_INITIALIZERS = True
@@ -77,6 +78,17 @@ def test_weights_of_records_do_not_depend_on_the_cache(
         bw.train(config, tmp_path / name, **{**QUIET, **options})
     assert same(weights(tmp_path / "kept"), weights(tmp_path / "without"))
     assert same(weights(tmp_path / "read"), weights(tmp_path / "without"))
+
+
+@pytest.mark.slow
+def test_processes_of_a_run_share_the_cache(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
+    finish(torchrun(2, small_config, tmp_path / "without"))
+    assert "decoded pictures are kept in" in finish(torchrun(2, small_config, tmp_path / "kept", "--cache"))
+    assert len(list((tmp_path / "cache" / "pixels").iterdir())) == 1
+    assert same(weights(tmp_path / "kept"), weights(tmp_path / "without"))
 
 
 def test_runs_that_cannot_keep_pictures_do_not_begin(

@@ -90,7 +90,7 @@ class PixelCache:
         slot = np.empty(_slot_bytes(height, width), np.uint8)
         pixels = slot[_HEAD.size : _HEAD.size + height * width * 3].reshape(height, width, 3)
         picture_state = state.st_size, state.st_mtime_ns
-        if self._read_whole(slot, index) and _HEAD.unpack_from(slot.data) == (*picture_state, _pixel_sum(slot)):
+        if self._read(slot, index, picture_state):
             return pixels
         image = decode()
         # Another shape: the picture has changed since its header was read.
@@ -101,10 +101,15 @@ class PixelCache:
             self._write(slot, index)
         return image
 
-    def _read_whole(self, slot: NDArray[np.uint8], index: int) -> bool:
-        """Fill a slot from the file; return whether the file reached its end."""
+    def _read(self, slot: NDArray[np.uint8], index: int, picture_state: tuple[int, int]) -> bool:
+        """Fill a slot from the file; return whether it is that of a whole picture, of a file's size and time."""
+        start = int(self.starts[index])
         with _open(self.path) as descriptor:
-            return os.preadv(descriptor, [slot.data], int(self.starts[index])) == len(slot)
+            head = os.pread(descriptor, _HEAD.size, start)
+            if len(head) < _HEAD.size or _HEAD.unpack(head)[:2] != picture_state:
+                return False
+            whole = os.preadv(descriptor, [slot.data], start) == len(slot)
+            return whole and _HEAD.unpack_from(slot.data) == (*picture_state, _pixel_sum(slot))
 
     def _write(self, slot: NDArray[np.uint8], index: int) -> None:
         start, rest = int(self.starts[index]), slot.data
@@ -144,7 +149,7 @@ def plan_pixel_cache(pictures: Iterable[tuple[Path, tuple[int, int]] | None], re
 def _open(path: Path, flags: int = 0) -> Iterator[int]:
     """Open the file; errors of the system while it is used become an OutputError."""
     try:
-        descriptor = os.open(path, os.O_RDWR | flags, 0o600)
+        descriptor = os.open(path, os.O_RDWR | flags, 0o666)
         try:
             yield descriptor
         finally:
