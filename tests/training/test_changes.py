@@ -170,6 +170,7 @@ def test_objects_of_a_class_that_was_added_to_the_data_are_told(
     added = sum(counts[item.label] for item in others)
     processes = SimpleNamespace(log=logging.getLogger("boxwright"))
     for categories in (shapes.categories, bw.Categories((one,))):
-        train_module._log_reading(bw.Pipeline(), CocoDataset(tmp_path / "a.json", categories=categories), processes)
+        data = CocoDataset(tmp_path / "a.json", categories=categories)
+        train_module._log_reading(bw.Pipeline(), data, None, processes)
     (record,) = caplog.records
     assert f"left out: {added} boxes of classes that are not in the label map (" in record.getMessage()
