@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -334,6 +335,29 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 CHANGED_FREEZING = "changed_freezing"
 RESTARTS = "restarts"
 THREADS = "threads"
+
+
+def run_seed(newest: tuple[Path, Mapping[str, Any]] | None, asked: int | None) -> int:
+    """Return the seed of the run that is resumed, or the one that is asked for.
+
+    Args:
+        newest: The file and the content of the checkpoint that is resumed from.
+
+    Raises:
+        CheckpointError: If the run began with another seed.
+    """
+    if newest is None:
+        return asked or 0
+    path, content = newest
+    if "seed" not in content:
+        raise CheckpointError(
+            f"{path}: written by an earlier version, whose runs cannot be resumed exactly; "
+            "start another model_dir from it by train_config.fine_tune_checkpoint"
+        )
+    own = int(content["seed"])
+    if asked is not None and asked != own:
+        raise CheckpointError(f"{path}: the run began with seed {own}, not {asked}; use another model_dir")
+    return own
 
 
 @contextmanager

@@ -55,6 +55,7 @@ from boxwright.training.state import (
     TrainingState,
     new_state,
     placed,
+    run_seed,
     run_threads,
 )
 from boxwright.training.stop import RunEnd, stop_requests
@@ -173,8 +174,7 @@ def _prepare(
     _log_unsupported_fields(config, processes)
     _find_first_weights(plan, model_dir, processes)
     dataset = build_dataset(config.train_input_reader, "train_input_reader") if own_dataset is None else own_dataset
-    # Before anything is written: a mistake there must not leave a folder behind.
-    evaluations = _open_evaluations(config, plan, settings, dataset)
+    evaluations = _open_evaluations(config, plan, settings, dataset)  # a mistake there must not leave a folder behind
     cache = keep_pixels(dataset) if settings.cache else None
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     if not settings.profile:
@@ -190,7 +190,7 @@ def _prepare(
         cache = keep_pixels(dataset) if settings.cache else None
     config = begun
     _log_changes(config, newest, settings, processes)
-    plan = plan.with_seed(_seed(newest, settings.seed))
+    plan = plan.with_seed(run_seed(newest, settings.seed))
     _log_reading(config, dataset, cache, processes)
     resources.enter_context(torch.random.fork_rng(random_devices(device)))  # the caller's numbers go on as before
     detector = _place_detector(config, plan, dataset, own_detector, device)
@@ -412,22 +412,6 @@ def _check_graphs(state: TrainingState, plan: TrainingPlan, processes: Processes
     ):
         if wrong:
             raise TrainingError(f"--cuda_graphs: {why}")
-
-
-def _seed(newest: Checkpoint | None, asked: int | None) -> int:
-    """Return the seed of the run that is resumed, or the one that is asked for."""
-    if newest is None:
-        return asked or 0
-    path, content = newest
-    if "seed" not in content:
-        raise CheckpointError(
-            f"{path}: written by an earlier version, whose runs cannot be resumed exactly; "
-            "start another model_dir from it by train_config.fine_tune_checkpoint"
-        )
-    own = int(content["seed"])
-    if asked is not None and asked != own:
-        raise CheckpointError(f"{path}: the run began with seed {own}, not {asked}; use another model_dir")
-    return own
 
 
 def _restore(
