@@ -145,4 +145,10 @@ def _mask_criterion(config: RfDetrMasks) -> MaskCriterion:
     )
 
 
-FAMILY = Family(RfDetr, build_rf_detr, foreign_weights=foreign_weights, describe_weights=describe_weights)
+FAMILY = Family(
+    RfDetr,
+    build_rf_detr,
+    foreign_weights=foreign_weights,
+    describe_weights=describe_weights,
+    learns_in_bfloat16=True,
+)
