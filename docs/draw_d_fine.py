@@ -52,7 +52,7 @@ def seen(network: Any, size: tuple[int, int]) -> dict[str, Any]:
 def drawn(network: Any, size: tuple[int, int]) -> str:
     """Return the picture."""
     found = seen(network, size)
-    maps, fused, queries = list(found["backbone"]), list(found["encoder"]), found["all"].queries
+    maps, (fused, _), queries = list(found["backbone"]), found["encoder"], found["all"].queries
     rows, layers = len(maps), len(network.decoder.decoder.layers)
     middle = (rows - 1) / 2
     boxes: list[tuple[Place, str, list[str]]] = [((0, middle), "image", ["input", f"{size[0]}×{size[1]}, 0..1"])]

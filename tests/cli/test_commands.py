@@ -288,7 +288,7 @@ def test_options_of_training_are_the_settings() -> None:
 
     options = {option.name: option for command, option in _options() if command == "boxwright train"}
     shown = [spec for spec in dataclasses.fields(RunSettings) if "help" in spec.metadata]
-    assert len(shown) == 28
+    assert len(shown) == 30
     for spec in shown:
         option = options[spec.name]
         assert option.help == spec.metadata["help"]

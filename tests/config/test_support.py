@@ -321,7 +321,7 @@ CONTEXT_RCNN = ONE_MAP.replace("resnet50_keras", "resnet50").replace(
 # Beside families: what builds members of oneofs, readers, augmentation, the plan of a run and of its evaluation.
 BUILDERS = (
     *(f"pipeline/{name}.py" for name in ("detector", "input_reader", "learning_rate")),
-    *(f"pipeline/{name}.py" for name in ("missing", "optimizer", "tensorflow_version", "training")),
+    *(f"pipeline/{name}.py" for name in ("missing", "optimizer", "precision", "tensorflow_version", "training")),
     *("pipeline/augmentation.py", "config/build.py", "evaluation/build.py", "pipeline/message.py"),
 )
 
