@@ -346,8 +346,9 @@ def test_ways_name_options_that_are_there() -> None:
     options = {flag for param in load_command("export").params for flag in param.opts}
     texts = [way_to(name) for name in ("engine", "mlpackage", "ncnn", "mnn", "rknn", "hef", "om", "pte", "saved_model")]
     assert all(texts)
-    named = {word for text in texts for word in re.findall("--[a-z_]+", text)} - {"--onnx", "--save", "--device"}
-    assert named == {"--nms", "--batch", "--image_size"} <= options
+    named = {word for text in texts for word in re.findall("--[a-zA-Z_]+", text)}
+    named -= {"--onnx", "--saveEngine", "--stronglyTyped", "--device"}  # of others' commands and of `predict`
+    assert named == {"--nms", "--batch", "--image_size", "--precision"} <= options
     assert ExportSettings(nms=Nms.PADDED, batch=1, image_size="640x480").to_graph_options().image_size == (480, 640)
 
 

@@ -24,7 +24,7 @@ from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import encode_example
 from boxwright.data.image_io import decode_image
 from boxwright.data.listed import ListedDataset
-from boxwright.data.pixel_cache import PixelCache
+from boxwright.data.pixel_cache import PixelCache, plan_pixel_cache
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tfrecord import write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
@@ -305,3 +305,9 @@ def test_processes_that_write_at_once_and_are_killed(folder: Path) -> None:
             writer.communicate()
     for _ in range(2):
         assert_same_pixels(kept.dataset, folder)
+
+
+def test_windows_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "preadv")
+    with pytest.raises(ConfigError, match="needs Linux or macOS; train without it"):
+        plan_pixel_cache([(folder / "data", (2, 3))], "")

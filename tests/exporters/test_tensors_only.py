@@ -21,7 +21,8 @@ FORBIDDEN = {
 }
 # Operators, which runtimes have or which have a meaning in tensors, and the kernel of one for GPUs; rows of padding and maps of classes
 # that are skipped outside graphs;
-# what changes a network before it runs; anchors, which follow from sizes; and what comes behind the graph, or goes round it.
+# what changes a network before it runs; anchors, which follow from sizes; the check of kernels for GPUs, before their first
+# use; and what comes behind the graph, or goes round it.
 NAMED = {
     "nn/suppression/image_by_image.py",
     "families/two_stage/second_stage.py",
@@ -29,6 +30,7 @@ NAMED = {
     "nn/initial_statistics.py",
     "nn/anchor_layer.py",
     "nn/ops/pasted_masks.py",
+    "nn/ops/triton_kernels.py",
     "families/center_net/postprocessing/masks.py",
     "nn/postprocessing/masks.py",
 }

@@ -99,10 +99,24 @@ def test_a_gpu_without_bfloat16_computes_in_float32(preset: str) -> None:
     assert "no bfloat16" in line
 
 
-@pytest.mark.parametrize("preset", [PRESET, "d_fine_n_coco"])
-def test_nothing_changes_on_the_cpu(preset: str) -> None:
-    config = bw.load_config(f"preset:{preset}")
+def test_presets_train_in_float32_on_a_cpu() -> None:
+    config = bw.load_config(f"preset:{PRESET}")
     assert choose_precision(config, CPU) == (config, "")
+    changed, line = choose_precision(bw.load_config("preset:d_fine_n_coco"), CPU)
+    assert changed.train_config is not None
+    assert precision_of(changed.train_config) == "float32"
+    assert "float32" in line
+
+
+def test_what_the_user_says_stays_on_a_cpu(tmp_path: Path) -> None:
+    """A line says what it costs; of configurations for TPUs, too."""
+    for config in (
+        written(tmp_path, FEWER_LAYERS + "train_config { use_bfloat16: true }"),
+        bw.load_config("preset:d_fine_n_coco", precision_overrides("bfloat16")),
+    ):
+        changed, line = choose_precision(config, CPU)
+        assert changed is config
+        assert "--precision float32" in line
 
 
 @pytest.mark.usefixtures("ampere")

@@ -53,11 +53,18 @@ def choose_precision(config: m.TrainEvalPipelineConfig, device: torch.device) ->
     """Return the configuration of a new run, and a line for the user; empty where there is nothing to say.
 
     On a GPU that has bfloat16, presets train in it, if their family was measured to learn the same
-    (`benchmarks/precision.py`) or its authors trained so. The configuration then says it, and so does the run. On the
-    CPU, and where the user names a precision, nothing changes.
+    (`benchmarks/precision.py`) or its authors trained so. On a CPU presets train in float32, which most processors
+    compute faster. The configuration then says it, and so does the run. Where the user names a precision, nothing
+    changes.
     """
     train = config.train_config
-    if device.type != "cuda" or train is None or _is_asked_for(train):
+    if train is None:
+        return config, ""
+    if device.type == "cpu" and train.use_bfloat16:
+        if _is_asked_for(train):
+            return config, "training in bfloat16, which most processors compute more slowly (--precision float32)"
+        return with_precision(config, "float32"), "training in float32, as most processors compute bfloat16 more slowly"
+    if device.type != "cuda" or _is_asked_for(train):
         return config, ""
     faster = " (--precision bfloat16 is faster)" if has_bfloat16(device) else ""
     if not _is_preset(config):

@@ -105,8 +105,8 @@ class RunSettings:
     )
     precision: str = setting(
         "",
-        "Precision of the network: float32, bfloat16 or float16. Default: as configured; of presets on a GPU bfloat16, "
-        "where it learns the same (docs/gpu.md).",
+        "Precision of the network: float32, bfloat16 or float16. Default: as configured; of presets float32 on a CPU, "
+        "and bfloat16 on a GPU where it learns the same (docs/gpu.md).",
         _SPEED,
     )
     compile: bool = setting(False, "Compile the network, which takes a minute: for long runs.", _SPEED)
