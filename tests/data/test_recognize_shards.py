@@ -128,7 +128,7 @@ def test_archives_and_parquet_of_another_kind(tmp_path: Path, monkeypatch: pytes
         recognize(tmp_path / "b.tar")
 
 
-@pytest.mark.slow_cases("parquet")
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", KINDS)
 def test_a_configuration_reads_shards_where_they_are(ending: str, tmp_path: Path, bucket: Bucket) -> None:
     where = str(tmp_path / "data")

@@ -27,6 +27,7 @@ def assign(costs: Tensor, valid: Tensor) -> Tensor:
     return triton_kernels.assign(costs.to(DEVICE), valid.to(DEVICE), 1e6).cpu()
 
 
+@pytest.mark.slow_cases("24-20-False", "24-20-True")
 @pytest.mark.parametrize("equal_costs", [False, True])
 @pytest.mark.parametrize(
     ("queries", "objects"), [(30, 8), (24, 20), (16, 16), (9, 5), (5, 9), (1, 3), (1, 1), (10, 33)]
