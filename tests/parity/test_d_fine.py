@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -242,13 +243,19 @@ def names_of(layers: int) -> list[str]:
 @each
 @pytest.mark.parametrize("kind", LOSSES)
 def test_matches(path: Path, kind: str) -> None:
+    """On the CPU, and by the kernel for GPUs in Triton's interpreter."""
+    on_cpu = importlib.util.find_spec("triton") and not torch.cuda.is_available()
+    kernels = importlib.import_module("boxwright.nn.ops.triton_kernels") if on_cpu else None
     _, found, wanted, size = trained(path)
     published = recorded_json(path, "loss")[f"published_{kind}"]
     found = rounded(found)
     objects = read_objects(targets_of(wanted, size), size)
     sets = [*found.queries.layers, found.queries.pre, found.encoder]
     logits, boxes = (torch.stack([getattr(one, name) for one in sets]).detach() for name in ("logits", "boxes"))
-    matches = match(MatchingCosts()(logits, boxes, objects.labels, objects.boxes), objects.valid)
+    costs = MatchingCosts()(logits, boxes, objects.labels, objects.boxes)
+    matches = match(costs, objects.valid)
+    if kernels is not None:
+        assert torch.equal(kernels.assign(costs.contiguous(), objects.valid, 1e6), matches)
     for number, name in enumerate(names_of(len(found.queries.layers))):
         assert pairs(matches[number]) == recorded_pairs(published["matches"][name])
     if not published["tie_in_union"]:  # of votes that tie either may win
