@@ -41,7 +41,15 @@ from boxwright.data.layouts.content import containing_folder
 from boxwright.data.layouts.table import LAYOUTS, Layout, find_layout
 from boxwright.data.picture_dataset import BoxesAre, LocatedPictures, PictureDataset, RemotePictures
 from boxwright.data.picture_files import PictureFiles, parts_of_name, pictures_in
-from boxwright.data.reading import Notices, checked_sample, finite_number, read_json, reading, whole_number
+from boxwright.data.reading import (
+    Notices,
+    checked_sample,
+    finite_number,
+    read_json,
+    read_keypoints,
+    reading,
+    whole_number,
+)
 from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.types import Categories, Category, Sample
 
@@ -182,13 +190,8 @@ class CocoDataset(PictureDataset):
             if given is None or not indices:
                 continue
             where = f"{self._name(annotation)}: keypoints"
-            if not isinstance(given, list) or len(given) != 3 * len(indices):
-                count = len(given) if isinstance(given, list) else str(given)[:60]
-                raise DataError(f"{where}: expected x, y, v of {len(indices)} keypoints, found {count}")
-            values = np.array([finite_number(value, where) for value in given]).reshape(-1, 3)
-            # 1 is labeled but occluded, 2 visible: both have a place.
             with np.errstate(over="ignore"):  # `checked_sample` refuses what is infinite
-                into[indices] = np.concatenate([values[:, :2], values[:, 2:] > 0], 1)
+                into[indices] = read_keypoints(given, len(indices), where)
         return points
 
     def _surface_points(self, rows: list[dict[str, Any]], where: str) -> NDArray[np.float32]:

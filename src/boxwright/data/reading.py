@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boxwright.base.errors import BoxwrightError, DataError, is_shortage
 from boxwright.base.files import cause, read_file, shown
@@ -420,3 +421,17 @@ def is_outside(path: Path, folder: Path) -> bool:
     """Return whether a path leads out of a folder, whatever links there are."""
     # Compared as paths: as text, /data-old would begin like /data.
     return os.path.relpath(os.path.abspath(path), os.path.abspath(folder)).split(os.sep)[0] == os.pardir
+
+
+def read_keypoints(value: object, count: int, where: str) -> NDArray[np.float64]:
+    """Return the keypoints of an object, as COCO lists them, [count, 3]: x, y, and 1 where they have a place, else 0.
+
+    Raises:
+        DataError: If the value is not a list of x, y, v of so many keypoints.
+    """
+    if not isinstance(value, list) or len(value) != 3 * count:
+        found = len(value) if isinstance(value, list) else str(value)[:60]
+        raise DataError(f"{where}: expected x, y, v of {count} keypoints, found {found}")
+    points = np.array([finite_number(number, where) for number in value]).reshape(-1, 3)
+    # 1 is labeled but occluded, 2 visible: both have a place.
+    return np.concatenate([points[:, :2], points[:, 2:] > 0], 1)

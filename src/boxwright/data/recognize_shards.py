@@ -1,6 +1,6 @@
 """Which files are shards of pictures with their objects, and which of them belong together.
 
-A WebDataset's archive is told from an archive of a folder by its first samples: a picture, and beside it an annotation
+A WebDataset's archive differs from an archive of a folder by its first samples: a picture, and beside it an annotation
 with `objects`. Parquet files say in their schema that they are such shards; others are Hugging Face's.
 """
 

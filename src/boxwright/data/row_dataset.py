@@ -16,7 +16,7 @@ from boxwright.data.image_io import decode_image
 from boxwright.data.objects import Objects, PictureRow, read_objects
 from boxwright.data.parquet import ParquetShard
 from boxwright.data.picture_dataset import BoxesAre
-from boxwright.data.reading import checked_sample, finite_number, reading
+from boxwright.data.reading import checked_sample, read_keypoints, reading
 from boxwright.data.shard_files import ShardFile, ShardFiles
 from boxwright.data.web_dataset import WebDatasetShard
 from boxwright.types import Categories, Category, Sample
@@ -154,13 +154,8 @@ class RowDataset:
             # A class whose points have no names has all of them, in order.
             indices = self.categories.by_label(label).keypoint_indices or range(self._num_keypoints)
             place = f"{where}: objects: keypoints of object {number}"
-            if not isinstance(given, list) or len(given) != 3 * len(indices):
-                count = len(given) if isinstance(given, list) else str(given)[:60]
-                raise DataError(f"{place}: expected x, y, v of {len(indices)} keypoints, found {count}")
-            values = np.array([finite_number(value, place) for value in given]).reshape(-1, 3)
-            # 1 is labeled but occluded, 2 visible: both have a place.
             with np.errstate(over="ignore"):  # `checked_sample` refuses what is infinite
-                points[number, list(indices)] = np.concatenate([values[:, :2], values[:, 2:] > 0], 1)
+                points[number, list(indices)] = read_keypoints(given, len(indices), place)
         return points
 
     @staticmethod

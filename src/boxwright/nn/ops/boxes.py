@@ -366,7 +366,7 @@ def from_corners(corners: Tensor) -> Tensor:
 
 def compute_overlaps(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the areas of intersection, union and hull of boxes [..., 4], which broadcast."""
-    # All four sides at once, and split, not sliced: a GPU is told half as much, in the backward pass, too.
+    # All four sides at once, and split, not sliced: half as many operations, in the backward pass, too.
     (first, high), (low, last) = torch.minimum(boxes, others).split(2, -1), torch.maximum(boxes, others).split(2, -1)
     intersection = _multiply_sides((high - low).clamp(min=0))
     union = box_area(boxes) + box_area(others) - intersection

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from boxwright.nn.ops.triton_kernels import compare_pairs, keep_greedily
+from boxwright.nn.suppression.image_by_image import rank_of_kept
 
 _MOST_BITS = 1 << 31  # of the images that are suppressed together: 256 MiB
 
@@ -27,7 +28,7 @@ def suppress_by_bits(
     exact = torch.ones_like(kept[:, 0])
     if max_per_class >= scores.shape[1]:
         return kept, exact
-    return kept & (_rank_in_class(kept, labels) < max_per_class), exact
+    return kept & (rank_of_kept(kept, labels) < max_per_class), exact
 
 
 def suppress_sorted(boxes: Tensor, labels: Tensor, passing: Tensor, iou_threshold: float) -> Tensor:
@@ -49,12 +50,3 @@ def suppress_sorted(boxes: Tensor, labels: Tensor, passing: Tensor, iou_threshol
         images = slice(first, first + at_once)
         parts.append(keep_greedily(compare_pairs(boxes[images], labels[images], iou_threshold), passing[images]))
     return torch.cat(parts)
-
-
-def _rank_in_class(kept: Tensor, labels: Tensor) -> Tensor:
-    """Return how many earlier candidates of each one's class are kept, int64 [B, n]."""
-    by_class, order = labels.sort(dim=1, stable=True)
-    kept_by_class = kept.gather(1, order)
-    before = kept_by_class.cumsum(1) - kept_by_class.long()
-    first = torch.searchsorted(by_class, by_class)
-    return torch.zeros_like(labels).scatter_(1, order, before - before.gather(1, first))

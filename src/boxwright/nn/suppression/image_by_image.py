@@ -83,6 +83,15 @@ def rank_in_class(labels: Tensor, num_classes: int) -> Tensor:
     return (one_hot.cumsum(0) - one_hot).gather(1, labels[:, None]).squeeze(1)
 
 
+def rank_of_kept(kept: Tensor, labels: Tensor) -> Tensor:
+    """Return how many earlier boxes of each one's class are kept, int64 [B, n], for bool and int64 [B, n]."""
+    by_class, order = labels.sort(dim=1, stable=True)
+    kept_by_class = kept.gather(1, order)
+    before = kept_by_class.cumsum(1) - kept_by_class.long()
+    first = torch.searchsorted(by_class, by_class)
+    return torch.zeros_like(labels).scatter_(1, order, before - before.gather(1, first))
+
+
 def bounded(boxes: Tensor) -> Tensor:
     """Return boxes without infinities and NaN, one of which would spoil the arithmetic of all."""
     return boxes.nan_to_num(nan=0.0).clamp(-_FARTHEST, _FARTHEST)
@@ -131,8 +140,7 @@ def suppress_pairs_together(
     kept = suppress_images(boxes, scores, labels, num_classes, iou_threshold) & (scores >= 0)
     if max_per_class >= scores.shape[1]:
         return kept
-    own = torch.nn.functional.one_hot(labels, num_classes) * kept[..., None]
-    return kept & ((own.cumsum(1) - own).gather(2, labels[..., None]).squeeze(2) < max_per_class)
+    return kept & (rank_of_kept(kept, labels) < max_per_class)
 
 
 def vote(
